@@ -1,0 +1,1 @@
+"""Sequence models and their training objectives as PyTorch Lightning modules; knows no Ray, MLflow or run folders."""

@@ -1,0 +1,219 @@
+"""What every training objective shares: optimiser, schedule, clipping, the check for divergence, counters, resuming.
+
+A step's learning rate follows from the share of the budget that its batch carries, so that there is no scheduler to
+restore. What a later leg needs besides weights and optimiser is in the checkpoint: counters and random generators.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from tuneyard_modules.schedules import warmup_cosine
+
+
+class Divergence(Exception):
+    """The loss or its gradient is not finite. The weights are still those before the step that the message names."""
+
+
+class TrainingBatch(Protocol):
+    """What the base class wants to know of a batch."""
+
+    @property
+    def tokens(self) -> int:
+        """Unpadded tokens."""
+        ...
+
+    @property
+    def share(self) -> float:
+        """Share of the training budget used before this batch, 0 to 1."""
+        ...
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How the weights are moved: AdamW (Loshchilov and Hutter 2019), its schedule and the gradient's largest norm.
+
+    `warmup` is a share of the budget, `min_learning_rate_share` a share of the peak `learning_rate`.
+    """
+
+    learning_rate: float
+    warmup: float = 0.05
+    min_learning_rate_share: float = 0.02
+    weight_decay: float = 0.01
+    gradient_clip: float = 1.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.98
+
+
+class Loader:
+    """What `begin()` yields, as one loader for a Trainer, which would take a plain list for a collection of loaders.
+
+    Lightning begins it anew for every stretch of training between two validations: where it begins with what the
+    module has counted, a run goes on at the very next batch, in the same process and from a checkpoint alike.
+    """
+
+    def __init__(self, begin: Callable[[], Iterable[Any]]) -> None:
+        self._begin = begin
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._begin())
+
+
+class SequenceModule(pl.LightningModule):
+    """The base of an objective, which defines `loss` and, where it validates, the validation hooks.
+
+    `batches_trained` and `tokens_trained` count since the start of training, over all legs. Training metrics go to the
+    trainer's loggers every `log_every_n_steps` steps, at the number of steps done and in full precision.
+    """
+
+    def __init__(self, optimization: Optimization, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__()
+        self.optimization = optimization
+        self.batches_trained = 0
+        self.tokens_trained = 0
+        self._clock = clock
+        self._loss = torch.zeros(())
+        self._last: tuple[float, float] = (math.nan, math.nan)
+        self._measured_from: tuple[float, int] = (clock(), 0)
+        self._random_state: dict[str, Any] | None = None
+
+    @abstractmethod
+    def loss(self, batch: Any) -> Tensor:
+        """The scalar to minimise, a mean over the batch's target tokens."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss, whose value is looked at together with its gradient's."""
+        loss = self.loss(batch)
+        self._loss = loss.detach()
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """AdamW with weight decay on matrices only."""
+        settings = self.optimization
+        return torch.optim.AdamW(
+            decay_groups(self, settings.weight_decay),
+            lr=settings.learning_rate,
+            betas=(settings.adam_beta1, settings.adam_beta2),
+            fused=True,
+        )
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Any,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Scale the gradient to a norm of at most `gradient_clip`; raises Divergence where it or the loss is not finite.
+
+        This runs between the backward pass and the optimiser. Loss and norm leave the device in one transfer.
+        """
+        parameters = [parameter for parameter in self.parameters() if parameter.grad is not None]
+        norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+        loss_value, norm_value = torch.stack([self._loss, norm]).tolist()
+        if not (math.isfinite(loss_value) and math.isfinite(norm_value)):
+            raise Divergence(
+                f"training step {self.global_step + 1}: loss {loss_value}, gradient norm {norm_value}; both must be "
+                "finite: lower the learning rate, warm up for longer or clip the gradient harder"
+            )
+        if norm_value > self.optimization.gradient_clip:
+            clip_grads_with_norm_(parameters, self.optimization.gradient_clip, norm)
+        self._last = (loss_value, norm_value)
+
+    def on_train_start(self) -> None:
+        """Go on with the random numbers where the checkpoint left off."""
+        if self._random_state is not None:
+            set_random_state(self._random_state, self.device)
+            self._random_state = None
+
+    def on_train_epoch_start(self) -> None:
+        """Leave validation out of the measured speed."""
+        self._measured_from = (self._clock(), self.tokens_trained)
+
+    def on_train_batch_start(self, batch: TrainingBatch, batch_idx: int) -> None:
+        """Set the learning rate for this batch."""
+        rate = self.learning_rate(batch.share)
+        for group in self.trainer.optimizers[0].param_groups:
+            group["lr"] = rate
+
+    def on_train_batch_end(self, outputs: Any, batch: TrainingBatch, batch_idx: int) -> None:
+        """Count the batch, and log it when its turn has come."""
+        self.batches_trained += 1
+        self.tokens_trained += batch.tokens
+        if self.global_step % self.trainer.log_every_n_steps == 0:
+            self._log_training(batch.share)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep what the next leg needs to go on as if nothing had happened; plain types and tensors only."""
+        checkpoint["batches_trained"] = self.batches_trained
+        checkpoint["tokens_trained"] = self.tokens_trained
+        checkpoint["random_state"] = random_state(self.device)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take the counters up again; the random generators wait until training starts."""
+        self.batches_trained = checkpoint["batches_trained"]
+        self.tokens_trained = checkpoint["tokens_trained"]
+        self._random_state = checkpoint["random_state"]
+
+    def learning_rate(self, share: float) -> float:
+        """The learning rate when `share` of the budget is used."""
+        settings = self.optimization
+        return settings.learning_rate * warmup_cosine(
+            share, warmup=settings.warmup, floor=settings.min_learning_rate_share
+        )
+
+    def _log_training(self, share: float) -> None:
+        now_s, (since_s, since_tokens) = self._clock(), self._measured_from
+        self._measured_from = (now_s, self.tokens_trained)
+        loss, gradient_norm = self._last
+        metrics = {
+            "train/loss": loss,
+            "train/learning_rate": self.learning_rate(share),
+            "train/grad_norm": gradient_norm,
+            "train/tokens": float(self.tokens_trained),
+            "train/tokens_per_second": (self.tokens_trained - since_tokens) / max(now_s - since_s, 1e-9),
+        }
+        for logger in self.loggers:
+            logger.log_metrics(metrics, step=self.global_step)
+
+
+def decay_groups(module: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Optimiser groups: matrices (embeddings among them, for they are the output's too) decay, vectors do not."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [parameter for parameter in parameters if parameter.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [parameter for parameter in parameters if parameter.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """The state of every generator that training may draw from, in types that `torch.load(weights_only=True)` takes."""
+    numpy_state: Any = np.random.get_state(legacy=False)
+    return {
+        "python": random.getstate(),
+        "numpy": {**numpy_state, "state": {**numpy_state["state"], "key": numpy_state["state"]["key"].tolist()}},
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+    }
+
+
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """Put back what `random_state` returned; the generator of a GPU only where training goes on on one."""
+    random.setstate(state["python"])
+    key = np.array(state["numpy"]["state"]["key"], dtype=np.uint32)
+    np.random.set_state({**state["numpy"], "state": {**state["numpy"]["state"], "key": key}})
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)

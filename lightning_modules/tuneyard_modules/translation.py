@@ -1,0 +1,181 @@
+"""Translation: teacher forcing in training, and free greedy decoding to score what a user would get in validation.
+
+B batch, S source length, T target length, V vocabulary. Every target begins with the start token and ends with the end
+token; both sides are padded at the right.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import sacrebleu
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchmetrics.functional.text import sacre_bleu_score
+
+from tuneyard_modules.decoding import greedy
+from tuneyard_modules.objective import Optimization, SequenceModule
+
+
+class TranslationBatch(NamedTuple):
+    """Pairs of one batch.
+
+    `source_BS` (int64) ends with the end token, `target_BT` (int64) begins with the start token and ends with the end
+    token. `tokens` counts both sides without padding and start tokens; `share` is the used share of the training
+    budget before this batch.
+    """
+
+    ids: list[int]
+    source_BS: Tensor
+    target_BT: Tensor
+    tokens: int
+    share: float
+
+
+@dataclass(frozen=True)
+class TranslationSettings:
+    """`max_length` counts the tokens of a translation with its end token; `label_smoothing` acts in training only."""
+
+    max_length: int
+    label_smoothing: float = 0.0
+    pad_id: int = 0
+    bos_id: int = 1
+    eos_id: int = 2
+
+
+class TranslationModule(SequenceModule):
+    """Trains `network`, which maps sources and target beginnings to logits and can start and step.
+
+    `decode` turns ids into text; `references[id]` is the whole text that example `id` of the validation split should
+    become. A reference that was cut off for length is thus never matched by what the model can say.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimization: Optimization,
+        settings: TranslationSettings,
+        *,
+        decode: Callable[[Sequence[int]], str],
+        references: Mapping[int, str],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        super().__init__(optimization, clock=clock)
+        self.network = network
+        self.settings = settings
+        self._decode = decode
+        self._references = references
+        self._tokenizer = bleu_tokenizer(references.values())
+        self._tally = _Tally()
+
+    def loss(self, batch: TranslationBatch) -> Tensor:
+        """Cross-entropy of the next token, mean over the target tokens, smoothed as in Szegedy et al. 2016."""
+        logits_BTV = self.network(batch.source_BS, batch.target_BT[:, :-1])
+        return F.cross_entropy(
+            logits_BTV.flatten(0, 1),
+            batch.target_BT[:, 1:].flatten(),
+            ignore_index=self.settings.pad_id,
+            label_smoothing=self.settings.label_smoothing,
+        )
+
+    def translate(self, source_BS: Tensor) -> list[str]:
+        """The greedy translations of a batch of sources; the module must be in evaluation mode."""
+        settings = self.settings
+        rows = greedy(
+            self.network,  # type: ignore[arg-type]
+            source_BS,
+            bos_id=settings.bos_id,
+            eos_id=settings.eos_id,
+            max_length=settings.max_length,
+        )
+        return [self._decode(ids) for ids in rows]
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin a new count."""
+        self._tally = _Tally()
+
+    def validation_step(self, batch: TranslationBatch, batch_idx: int) -> None:
+        """Count what the model finds likely, and keep what it says."""
+        logits_BTV = self.network(batch.source_BS, batch.target_BT[:, :-1])
+        next_BT = batch.target_BT[:, 1:]
+        real_BT = next_BT != self.settings.pad_id
+        loss = F.cross_entropy(logits_BTV[real_BT], next_BT[real_BT], reduction="sum")
+        self._tally.loss_sum += loss.item()
+        self._tally.tokens += int(real_BT.sum())
+        self._tally.correct += int((logits_BTV.argmax(dim=-1) == next_BT)[real_BT].sum())
+        self._tally.predictions += self.translate(batch.source_BS)
+        self._tally.references += [self._references[index] for index in batch.ids]
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the scores at the number of steps done; what cannot be computed is NaN."""
+        tally = self._tally
+        loss = tally.loss_sum / tally.tokens if tally.tokens else math.nan
+        scores = {
+            "loss": loss,
+            "perplexity": _exp(loss),
+            "accuracy": tally.correct / tally.tokens if tally.tokens else math.nan,
+            **text_scores(tally.predictions, tally.references, tokenizer=self._tokenizer),
+        }
+        self._tally = _Tally()
+        # Lightning takes "step" for the logger's step, which it would otherwise count on its own.
+        step = float(self.global_step)
+        self.log_dict({**{f"val/{name}": score for name, score in scores.items()}, "step": step}, batch_size=1)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Move the tensors; ids and counts stay."""
+        source_BS, target_BT = batch.source_BS.to(device), batch.target_BT.to(device)
+        return batch._replace(source_BS=source_BS, target_BT=target_BT)
+
+
+BleuTokenizer = Literal["13a", "zh"]
+
+
+def bleu_tokenizer(references: Iterable[str]) -> BleuTokenizer:
+    """sacrebleu's tokenizer for these texts: "zh" where most letters are Chinese characters, otherwise "13a"."""
+    letters = [letter for text in references for letter in text if letter.isalpha()]
+    return "zh" if 2 * sum(map(_is_chinese, letters)) > len(letters) else "13a"
+
+
+def text_scores(predictions: Sequence[str], references: Sequence[str], *, tokenizer: BleuTokenizer) -> dict[str, float]:
+    """Share of exact matches (0 to 1), corpus BLEU (Papineni et al. 2002) and chrF (Popovic 2015), both 0 to 100.
+
+    BLEU is not smoothed: without a single matching 4-gram it is 0. chrF is sacrebleu's, because the same number from
+    torchmetrics takes thirty times as long. All are NaN without texts.
+    """
+    if not references:
+        return {"exact_match": math.nan, "bleu": math.nan, "chrf": math.nan}
+    matches = sum(said == meant for said, meant in zip(predictions, references, strict=True))
+    bleu = sacre_bleu_score(predictions, [[reference] for reference in references], tokenize=tokenizer)
+    return {
+        "exact_match": matches / len(references),
+        "bleu": 100.0 * float(bleu),
+        "chrf": sacrebleu.corpus_chrf(predictions, [references]).score,
+    }
+
+
+@dataclass
+class _Tally:
+    """What a validation epoch has seen so far."""
+
+    loss_sum: float = 0.0
+    tokens: int = 0
+    correct: int = 0
+    predictions: list[str] = field(default_factory=list)
+    references: list[str] = field(default_factory=list)
+
+
+def _is_chinese(letter: str) -> bool:
+    return "\u3400" <= letter <= "\u9fff" or "\uf900" <= letter <= "\ufaff" or "\U00020000" <= letter <= "\U0003ffff"
+
+
+def _exp(loss: float) -> float:
+    """e^loss, or NaN where it is too large for a float."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.nan

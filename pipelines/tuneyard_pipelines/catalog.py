@@ -1,0 +1,85 @@
+"""What exists by name: tasks, architectures with their own rules, metrics, built-in data. No code but rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Mode = Literal["min", "max"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What every point of an architecture must keep. `holds` reads all keys of the point, dotted."""
+
+    name: str
+    message: str
+    keys: tuple[str, ...]
+    holds: Callable[[Mapping[str, Any]], bool]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A validation score: which way is better, and the keys whose variation makes two values incomparable."""
+
+    name: str
+    mode: Mode
+    description: str
+    incomparable_over: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned: its default metric and the architectures that can learn it."""
+
+    name: str
+    metric: str
+    architectures: tuple[str, ...]
+
+
+_TOKENS = ("data.tokenizer.type", "data.tokenizer.vocab_size")
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("val/exact_match", "max", "share of outputs equal to their reference"),
+        Metric("val/accuracy", "max", "share of target tokens predicted right, given those before", _TOKENS),
+        Metric("val/bleu", "max", "corpus BLEU, 0 to 100"),
+        Metric("val/chrf", "max", "character n-gram F-score, 0 to 100"),
+        Metric("val/loss", "min", "mean loss of a target token in nats", (*_TOKENS, "training.label_smoothing")),
+        Metric("val/perplexity", "min", "exp of the mean loss of a token", (*_TOKENS, "training.label_smoothing")),
+    )
+}
+
+TASKS: dict[str, Task] = {"translation": Task("translation", "val/exact_match", ("transformer",))}
+
+BUILTIN_DATA: tuple[str, ...] = ("builtin/dates",)
+PAIR_FILES: tuple[str, ...] = (".tsv", ".txt")
+
+ARCHITECTURE_RULES: dict[str, tuple[Rule, ...]] = {
+    "transformer": (
+        Rule(
+            name="d_model % num_heads == 0",
+            message="every head takes an equal share of the width",
+            keys=("model.d_model", "model.num_heads"),
+            holds=lambda point: point["model.d_model"] % point["model.num_heads"] == 0,
+        ),
+        Rule(
+            name="d_model % 2 == 0 with sinusoidal positions",
+            message="sines and cosines come in pairs",
+            keys=("model.d_model", "model.positions"),
+            holds=lambda point: point["model.positions"] != "sinusoidal" or point["model.d_model"] % 2 == 0,
+        ),
+    )
+}
+
+
+def complete(values: Mapping[str, Any]) -> dict[str, Any]:
+    """All keys of a point with what follows from others filled in, and without what does not apply to it."""
+    complete = dict(values)
+    if complete.get("model.d_ff") is None:
+        complete["model.d_ff"] = 4 * complete["model.d_model"]
+    if complete.get("data.tokenizer.type") == "char":
+        complete.pop("data.tokenizer.vocab_size", None)
+    return {key: value for key, value in complete.items() if value is not None}

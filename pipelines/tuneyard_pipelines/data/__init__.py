@@ -1,0 +1,9 @@
+"""Data for training: sources, splits, tokenizers, prepared folders. `batching` needs torch and is imported by its name."""
+
+from __future__ import annotations
+
+from tuneyard_pipelines.data.errors import DataError
+from tuneyard_pipelines.data.prepare import EncodedData, PreparedData, encode, prepare
+from tuneyard_pipelines.data.text_tokenizer import BOS, EOS, PAD, UNK, TextTokenizer
+
+__all__ = ["BOS", "EOS", "PAD", "UNK", "DataError", "EncodedData", "PreparedData", "TextTokenizer", "encode", "prepare"]

@@ -1,0 +1,404 @@
+"""The sweep's folder: the truth of its trials, written by the driver that holds the lease and read by everyone.
+
+    sweep.json            what was accepted: spec, data, tracking server, versions        written once
+    trials.jsonl          events, appended and synced by the driver                       `Event` below
+    lease                 who drives, which attempt, when it was last seen                `lease.py`
+    driver.log
+    trials/ID/aN/         what the trial's process wrote under attempt N of the driver
+        metrics.jsonl     `metrics.py`
+        checkpoints/      `checkpoints.py`
+
+A reader replays the events into a `SweepState`. A torn or damaged line is stepped over. When a new attempt begins, the
+metric files of older attempts are sealed at their present size, so that an orphan of a dead driver can add nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.spec import Point, SweepSpec
+
+OUTCOMES = ("completed", "stopped_early", "diverged", "out_of_memory", "stalled", "no_metric", "error", "cancelled")
+FAILURES = frozenset({"diverged", "out_of_memory", "stalled", "no_metric", "error"})
+
+
+@dataclass(frozen=True)
+class Header:
+    """`sweep.json`. `data` is the prepared data's folder, `home` the folder of state it lives under."""
+
+    sweep_id: str
+    spec: SweepSpec
+    spec_text: str
+    home: Path
+    data: Path
+    data_fingerprint: str
+    tracking_uri: str
+    created_ms: int
+    versions: Mapping[str, str]
+
+
+# --- events: what `trials.jsonl` holds, one JSON object a line, `event` naming the class -------------------------------
+
+
+@dataclass(frozen=True)
+class AttemptStarted:
+    """A driver began. `sealed`: size in bytes of each metric file that older attempts left."""
+
+    attempt: int
+    time_ms: int
+    host: str
+    versions: Mapping[str, str]
+    sealed: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class TrialCreated:
+    trial: str
+    number: int
+    name: str
+    point: Point
+    time_ms: int
+
+
+@dataclass(frozen=True)
+class LegStarted:
+    """The trial goes on from its newest checkpoint to rung number `rung`."""
+
+    trial: str
+    attempt: int
+    rung: int
+    time_ms: int
+
+
+@dataclass(frozen=True)
+class LegEnded:
+    """The trial reached rung `rung`. `score` is its best validation so far (None: none was finite)."""
+
+    trial: str
+    attempt: int
+    rung: int
+    share: float
+    tokens: int
+    step: int
+    score: float | None
+    metrics: Mapping[str, float]
+    time_ms: int
+
+
+@dataclass(frozen=True)
+class LegFailed:
+    trial: str
+    attempt: int
+    rung: int
+    outcome: str
+    message: str
+    time_ms: int
+
+
+@dataclass(frozen=True)
+class TrialEnded:
+    trial: str
+    outcome: str
+    message: str
+    time_ms: int
+
+
+@dataclass(frozen=True)
+class WinnerScored:
+    """The best trial's metrics on the test split, computed once; `evidence` is the digest of its per-example table."""
+
+    trial: str
+    metrics: Mapping[str, float]
+    evidence: str
+    time_ms: int
+
+
+@dataclass(frozen=True)
+class WinnerRegistered:
+    trial: str
+    name: str
+    version: int
+    candidate: str
+    time_ms: int
+
+
+@dataclass(frozen=True)
+class AttemptEnded:
+    """`state`: finished (all that was asked is done), failed (nothing to choose from), interrupted, lost (found dead)."""
+
+    attempt: int
+    state: str
+    message: str
+    time_ms: int
+
+
+Event = (
+    AttemptStarted
+    | TrialCreated
+    | LegStarted
+    | LegEnded
+    | LegFailed
+    | TrialEnded
+    | WinnerScored
+    | WinnerRegistered
+    | AttemptEnded
+)
+EVENTS: Mapping[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        AttemptStarted,
+        TrialCreated,
+        LegStarted,
+        LegEnded,
+        LegFailed,
+        TrialEnded,
+        WinnerScored,
+        WinnerRegistered,
+        AttemptEnded,
+    )
+}
+
+
+# --- the state that a replay of the events gives ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrialState:
+    """One logical trial. `pending`: the rung it was sent to and has not reached yet; `running`: a process is at it."""
+
+    id: str
+    number: int
+    name: str
+    point: Point
+    created_ms: int
+    pending: int | None = None
+    running: bool = False
+    legs: tuple[LegEnded, ...] = ()
+    failures: tuple[LegFailed, ...] = ()
+    outcome: str | None = None
+    message: str = ""
+    ended_ms: int | None = None
+
+    @property
+    def rung(self) -> int | None:
+        """The highest rung it reached."""
+        return self.legs[-1].rung if self.legs else None
+
+    @property
+    def score(self) -> float | None:
+        return self.legs[-1].score if self.legs else None
+
+    @property
+    def tokens(self) -> int:
+        return self.legs[-1].tokens if self.legs else 0
+
+    @property
+    def state(self) -> str:
+        if self.outcome:
+            return self.outcome
+        return "running" if self.running else "waiting"
+
+
+@dataclass(frozen=True)
+class SweepState:
+    attempt: int = 0
+    started_ms: int | None = None
+    sealed: Mapping[str, int] = field(default_factory=dict)
+    attempts: tuple[AttemptStarted, ...] = ()
+    trials: Mapping[str, TrialState] = field(default_factory=dict)
+    scored: WinnerScored | None = None
+    registered: WinnerRegistered | None = None
+    ended: AttemptEnded | None = None
+
+    def after(self, event: Event) -> SweepState:
+        """The state once `event` has happened; pure. An event of a trial whose creation was lost changes nothing."""
+        if not isinstance(event, AttemptStarted | AttemptEnded | TrialCreated) and event.trial not in self.trials:
+            return self
+        match event:
+            case AttemptStarted():
+                stopped = {
+                    name: replace(trial, running=False) if trial.running else trial
+                    for name, trial in self.trials.items()
+                }
+                return replace(
+                    self,
+                    attempt=event.attempt,
+                    started_ms=self.started_ms or event.time_ms,
+                    sealed={**self.sealed, **event.sealed},
+                    attempts=(*self.attempts, event),
+                    trials=stopped,
+                    ended=None,
+                )
+            case TrialCreated():
+                trial = TrialState(event.trial, event.number, event.name, event.point, event.time_ms)
+                return self._with(trial)
+            case LegStarted():
+                return self._with(replace(self.trials[event.trial], pending=event.rung, running=True))
+            case LegEnded():
+                trial = self.trials[event.trial]
+                return self._with(replace(trial, pending=None, running=False, legs=(*trial.legs, event)))
+            case LegFailed():
+                trial = self.trials[event.trial]
+                return self._with(replace(trial, running=False, failures=(*trial.failures, event)))
+            case TrialEnded():
+                trial = self.trials[event.trial]
+                return self._with(
+                    replace(trial, running=False, outcome=event.outcome, message=event.message, ended_ms=event.time_ms)
+                )
+            case WinnerScored():
+                return replace(self, scored=event)
+            case WinnerRegistered():
+                return replace(self, registered=event)
+            case AttemptEnded():
+                return replace(self, ended=event)
+
+    def _with(self, trial: TrialState) -> SweepState:
+        return replace(self, trials={**self.trials, trial.id: trial})
+
+
+# --- the folder -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """Paths and whole-file reads of one sweep's folder."""
+
+    path: Path
+    JOURNAL: ClassVar[str] = "trials.jsonl"
+
+    @property
+    def sweep_id(self) -> str:
+        return self.path.name
+
+    @property
+    def journal(self) -> Path:
+        return self.path / self.JOURNAL
+
+    def trial(self, trial: str) -> Path:
+        return self.path / "trials" / trial
+
+    def attempt(self, trial: str, attempt: int) -> Path:
+        return self.trial(trial) / f"a{attempt}"
+
+    def evidence(self, trial: str) -> Path:
+        return self.trial(trial) / "evidence"
+
+    def model(self, trial: str) -> Path:
+        """The trial's packaged model."""
+        return self.trial(trial) / "model"
+
+    def header(self) -> Header:
+        """Raises InputError when the folder holds no whole `sweep.json`."""
+        try:
+            raw = json.loads((self.path / "sweep.json").read_text())
+            return Header(
+                **{
+                    **raw,
+                    "spec": SweepSpec.model_validate(raw["spec"]),
+                    "home": Path(raw["home"]),
+                    "data": Path(raw["data"]),
+                }
+            )
+        except (OSError, ValueError, TypeError, KeyError) as cause:
+            raise InputError(
+                f"{self.path}: sweep.json cannot be read ({cause}); this is not the folder of a sweep"
+            ) from cause
+
+    def create(self, header: Header) -> None:
+        """Write `sweep.json` once, whole or not at all."""
+        self.path.mkdir(parents=True)
+        (self.path / "spec.yaml").write_text(header.spec_text)
+        values = {f.name: getattr(header, f.name) for f in fields(header)}
+        values |= {
+            "spec": header.spec.model_dump(mode="json", by_alias=True),
+            "home": str(header.home),
+            "data": str(header.data),
+            "versions": dict(header.versions),
+        }
+        write_atomic(self.path / "sweep.json", json.dumps(values, indent=1, ensure_ascii=False))
+
+    def state(self) -> SweepState:
+        state = SweepState()
+        for event in Tail(self.journal).events():
+            state = state.after(event)
+        return state
+
+    def seals(self) -> dict[str, int]:
+        """Size in bytes of every metric file there is, by path relative to the folder."""
+        return {
+            str(file.relative_to(self.path)): file.stat().st_size
+            for file in self.path.glob("trials/*/a*/metrics.jsonl")
+        }
+
+
+class Journal:
+    """The driver's hand on `trials.jsonl`: every event is on disk before anything acts on it."""
+
+    def __init__(self, folder: SweepFolder) -> None:
+        self.folder = folder
+        self.state = folder.state()
+        end_torn_line(folder.journal)
+
+    def append(self, event: Event) -> None:
+        with self.folder.journal.open("a") as out:
+            out.write(json.dumps({"event": type(event).__name__, **asdict(event)}, ensure_ascii=False) + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+        self.state = self.state.after(event)
+
+
+class Tail:
+    """Reads a file of JSON lines as it grows, whole lines only; `limit` is a size in bytes past which nothing counts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+
+    def lines(self, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        try:
+            with self.path.open("rb") as source:
+                source.seek(self.offset)
+                data = source.read() if limit is None else source.read(max(0, limit - self.offset))
+        except FileNotFoundError:
+            return
+        whole = data[: data.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        for line in whole.splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                yield record
+
+    def events(self) -> Iterator[Event]:
+        for record in self.lines():
+            kind = EVENTS.get(record.pop("event", ""))
+            if kind is not None and {f.name for f in fields(kind)} == set(record):
+                yield kind(**record)
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replace `path` by `text` in one step, synced to disk."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    with scratch.open("w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    scratch.replace(path)
+
+
+def end_torn_line(path: Path) -> None:
+    """A writer that was killed may have left half a line: close it, so that the next line stands alone."""
+    try:
+        with path.open("rb+") as file:
+            if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END) or True) and file.read(1) != b"\n":
+                file.write(b"\n")
+    except FileNotFoundError:
+        return

@@ -1,0 +1,289 @@
+"""The keys of a spec, each declared once: type, bounds, default, meaning, unit.
+
+The plain classes hold one value a key; `Ranged` marks the sections whose keys may be ranges in a spec, so that words
+and bounds stand in one place and every end and choice of a range is held to them.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema, model_serializer
+
+from tuneyard_pipelines import units
+from tuneyard_pipelines.catalog import BUILTIN_DATA, METRICS, PAIR_FILES
+from tuneyard_pipelines.sections import Part, Ranged, Says, refusal
+from tuneyard_pipelines.spec_yaml import shown_value
+from tuneyard_pipelines.vocabulary import nearest
+
+NAME = r"[a-z0-9][a-z0-9._-]{0,63}"
+NAME_RULE = "1 to 64 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit"
+
+
+def _key(default: Any, description: str, unit: str = "", **more: Any) -> Any:
+    """A key's default, meaning and unit; `more` are pydantic's bounds and examples."""
+    return Field(default, description=description, json_schema_extra={"unit": unit} if unit else None, **more)
+
+
+def _section(default: Any, description: str) -> Any:
+    return Field(default_factory=default, description=description)
+
+
+def _whole(value: Any) -> Any:
+    """`3e6` and `4.0` are whole numbers, as in JSON schema."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
+
+
+def _clean(text: str) -> str:
+    """Refuses what databases and terminals choke on. Raises ValueError."""
+    for position, character in enumerate(text, start=1):
+        if unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t":
+            raise ValueError(f"character {position} is U+{ord(character):04X}, a control character")
+    return text
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Text = Annotated[str, AfterValidator(_clean)]
+Name = Annotated[str, Field(pattern=f"^{NAME}$"), Says(NAME_RULE)]
+
+
+class TransformerModel(Part):
+    """An encoder-decoder transformer (Vaswani et al. 2017), pre-norm, with tied embeddings."""
+
+    architecture: Literal["transformer"] = _key("transformer", "The family of models; one for all trials.")
+    d_model: Whole = _key(128, "Width of embeddings and layers; a multiple of num_heads.", "features", ge=1, le=16384)
+    num_heads: Whole = _key(4, "Attention heads of every layer.", "heads", ge=1, le=1024)
+    num_layers: Whole = _key(
+        2, "Layers of the encoder and layers of the decoder: so many each.", "layers", ge=1, le=128
+    )
+    sequence_length: Whole = _key(
+        64, "Longest source and longest target, the end token included.", "tokens", ge=2, le=65536
+    )
+    d_ff: Whole | None = _key(
+        None, "Width inside the feed-forward part; left out, 4 * d_model.", "features", ge=1, le=65536, examples=[512]
+    )
+    dropout: float = _key(0.1, "Share of activations dropped in training.", "share", ge=0, lt=1)
+    positions: Literal["sinusoidal", "learned"] = _key("sinusoidal", "How a token's place is told.")
+
+    @property
+    def feed_forward(self) -> int:
+        """Width inside the feed-forward part, in features."""
+        return 4 * self.d_model if self.d_ff is None else self.d_ff
+
+
+class Training(Part):
+    """How a trial is trained: its budget, batches and optimiser (AdamW, linear warm-up, cosine decay)."""
+
+    max_tokens: Whole | None = _key(
+        None,
+        "Budget of a trial. Exactly one of max_tokens, max_steps, max_epochs is given.",
+        "tokens without padding, source and target both counted",
+        ge=1,
+        le=10**15,
+        examples=[3_000_000],
+    )
+    max_steps: Whole | None = _key(
+        None, "The budget as optimiser updates.", "updates", ge=1, le=10**12, examples=[2_000]
+    )
+    max_epochs: float | None = _key(
+        None, "The budget as passes over the training split.", "passes", gt=0, le=10**6, examples=[10]
+    )
+    batch_tokens: Whole = _key(4096, "Size of a batch, without padding.", "tokens", ge=1, le=10**9)
+    learning_rate: float = _key(1e-3, "Peak learning rate.", gt=0, le=10)
+    warmup: float = _key(0.05, "Share of the budget in which the learning rate rises from 0.", "share", ge=0, lt=1)
+    min_learning_rate_share: float = _key(
+        0.02, "Where the cosine ends, as a share of the peak learning rate.", "share", ge=0, le=1
+    )
+    weight_decay: float = _key(0.01, "AdamW's decay of weight matrices.", ge=0, le=10)
+    gradient_clip: float = _key(1.0, "Largest norm of a gradient; longer ones are scaled down.", "norm", gt=0, le=10**6)
+    label_smoothing: float = _key(0.0, "Share of the target spread over the vocabulary.", "share", ge=0, lt=1)
+    adam_beta2: float = _key(0.98, "Decay of AdamW's second moment.", ge=0, lt=1)
+    evaluations: Whole = _key(10, "Validations, spread evenly over the budget.", "evaluations", ge=1, le=10_000)
+
+    @property
+    def budget(self) -> tuple[Literal["tokens", "steps", "epochs"], int | float]:
+        """The budget's unit and amount."""
+        if self.max_tokens is not None:
+            return "tokens", self.max_tokens
+        if self.max_steps is not None:
+            return "steps", self.max_steps
+        if self.max_epochs is not None:
+            return "epochs", self.max_epochs
+        raise ValueError("a training without a budget; give one of max_tokens, max_steps, max_epochs")
+
+
+class Tokenizer(Part):
+    """How text becomes tokens; trained on the training split only."""
+
+    type: Literal["char", "bpe"] = _key("char", "One token a character, or byte-pair encoding.")
+    vocab_size: Whole = _key(4000, "Largest vocabulary of bpe; char takes what occurs.", "tokens", ge=260, le=1_000_000)
+
+
+MODEL = Ranged(TransformerModel, fixed=("architecture",))
+TRAINING = Ranged(Training)
+TOKENIZER = Ranged(Tokenizer)
+
+
+def _column(value: Any) -> str | int:
+    named = isinstance(value, str) and value != ""
+    numbered = type(value) is int and value >= 1
+    if not named and not numbered:
+        raise ValueError
+    column: str | int = value
+    return column
+
+
+def _source(value: str) -> str:
+    if value.startswith("builtin/") and value not in BUILTIN_DATA:
+        guess = nearest(value, BUILTIN_DATA)
+        raise refusal(
+            f"no built-in data {shown_value(value)}; "
+            + (f"did you mean {guess}?" if guess else f"there is {', '.join(BUILTIN_DATA)}")
+        )
+    if not value.startswith("builtin/") and not value.lower().endswith(PAIR_FILES):
+        raise ValueError
+    return _clean(value)
+
+
+Column = Annotated[
+    Any,
+    PlainValidator(_column),
+    WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 1}]}),
+    Says("a column's name (with header: true) or its number, counted from 1"),
+]
+
+
+class Columns(Part):
+    """Which columns of a file hold the pairs."""
+
+    source: Column = _key(..., "Column of the text to translate.", examples=[1])
+    target: Column = _key(..., "Column of its translation.", examples=[2])
+
+
+class Split(Part):
+    """Which shares of the pairs are held back."""
+
+    validation: float = _key(0.05, "Share for choosing among trials.", "share", gt=0, lt=0.5)
+    test: float = _key(0.05, "Share for the final score.", "share", gt=0, lt=0.5)
+
+
+class DataSpec(Part):
+    """Pairs of texts: where they come from, how they are split and cut into tokens."""
+
+    source: Annotated[
+        str,
+        Field(max_length=4096),
+        AfterValidator(_source),
+        Says("builtin/dates, or the path of a .tsv or .txt file that holds one pair a line, parted by a tab"),
+    ] = _key(
+        ...,
+        "Where pairs come from: builtin/dates, or a file of tab-separated pairs (.tsv, .txt); a relative path counts "
+        "from the folder of this file.",
+        examples=["builtin/dates"],
+    )
+    columns: Columns | None = _key(
+        None, "Columns of the file, by name or by number from 1; left out, the first two.", examples=[{}]
+    )
+    header: bool = _key(False, "Whether the file's first line names the columns.")
+    examples: Whole = _key(20_000, "How many pairs built-in data makes.", "pairs", ge=10, le=10**8)
+    split: Split = _section(Split, "Which shares of the pairs are held back.")
+    tokenizer: Annotated[Part, TOKENIZER] = _section(lambda: TOKENIZER.variant(), "How text becomes tokens.")
+
+
+_SCHEDULERS = "none, asha, or {type: asha, min_share: 0.11, reduction_factor: 3}"
+
+
+class Scheduler(Part):
+    """Which trials get their full budget: all (none), or the best of each rung (asha)."""
+
+    type: Annotated[Literal["none", "asha"], Says(_SCHEDULERS)] = _key(
+        "asha", "none gives every trial its full budget; asha promotes the best of each rung to the next."
+    )
+    min_share: float = _key(
+        0.11,
+        "The lowest rung is the smallest reduction_factor^-k that is not below this share.",
+        "share of the budget",
+        ge=0.0001,
+        lt=1,
+    )
+    reduction_factor: Whole = _key(3, "Of so many trials of a rung, one goes on to the next.", "trials", ge=2, le=100)
+
+    @model_serializer(mode="plain")
+    def _written(self) -> str | dict[str, Any]:
+        if self.type == "none":
+            return "none"
+        return {"type": self.type, "min_share": self.min_share, "reduction_factor": self.reduction_factor}
+
+
+def _scheduler(value: Any) -> Any:
+    return {"type": value} if isinstance(value, str) else value
+
+
+class Search(Part):
+    """Which points are tried, and how long each."""
+
+    algorithm: Literal["tpe", "random", "grid"] = _key(
+        "tpe", "How points are chosen: tpe learns from scores, random does not, grid takes all in order."
+    )
+    scheduler: Annotated[
+        Scheduler,
+        BeforeValidator(_scheduler, json_schema_input_type=Literal["none", "asha"] | Scheduler),
+        Says(_SCHEDULERS),
+    ] = _section(Scheduler, "none, asha, or asha with its settings.")
+    trials: Whole | None = _key(
+        None,
+        "How many points are tried; grid may leave it out and tries all.",
+        "trials",
+        ge=1,
+        le=100_000,
+        examples=[12],
+    )
+    max_concurrent_trials: Whole | None = _key(
+        None, "How many run at once; left out, as many as fit.", "trials", ge=1, le=100_000, examples=[2]
+    )
+    metric: Literal[tuple(METRICS)] | None = _key(  # type: ignore[valid-type]
+        None, "What is compared; left out, the task's own.", examples=["val/exact_match"]
+    )
+    retries: Whole = _key(1, "How often a failed trial starts again from its checkpoint.", "times", ge=0, le=100)
+
+
+def _duration(value: str) -> str:
+    units.duration_s(value)
+    return value
+
+
+def _size(value: str) -> str:
+    units.size_bytes(value)
+    return value
+
+
+class Resources(Part):
+    """What one trial takes of the machine."""
+
+    cpus_per_worker: Whole = _key(1, "CPU cores of a trial.", "cores", ge=1, le=4096)
+    gpus_per_worker: Whole = _key(0, "GPUs of a trial.", "GPUs", ge=0, le=1024)
+    memory_per_worker: Annotated[
+        str,
+        BeforeValidator(lambda value: str(value) if type(value) is int else value),
+        AfterValidator(_size),
+        WithJsonSchema({"type": ["string", "integer"]}),
+        Says(units.SIZE_FORMS),
+    ] = _key("4GiB", "Memory of a trial.", "bytes, or with a unit: KiB MiB GiB TiB, KB MB GB TB")
+    stall_timeout: Annotated[str, AfterValidator(_duration), Says(units.DURATION_FORMS)] = _key(
+        "10m", "A trial that makes no step for so long is ended as stalled.", "duration in d, h, m, s"
+    )
+
+    @property
+    def memory_per_worker_bytes(self) -> int:
+        return units.size_bytes(self.memory_per_worker)
+
+    @property
+    def stall_timeout_s(self) -> int:
+        return units.duration_s(self.stall_timeout)
+
+
+class Registration(Part):
+    """Where the best trial's model goes."""
+
+    name: Name = _key(..., "Name of the registered model.", examples=["dates"])

@@ -1,0 +1,110 @@
+"""Who drives a sweep: a lease in its folder, kept alive by a heartbeat, so that two drivers never write one journal."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from tuneyard_pipelines.errors import RefusedError
+from tuneyard_pipelines.journal import write_atomic
+
+HEARTBEAT_S = 5.0
+DEAD_AFTER_S = 60.0
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that drives; `started` (seconds since the epoch) tells it from a later one of the same id."""
+
+    host: str
+    pid: int
+    started: float
+    heartbeat: float
+
+    def alive(self, now: float) -> bool:
+        """On this host the process itself is looked for; elsewhere the heartbeat is all that is known."""
+        if self.host == socket.gethostname():
+            try:
+                process = psutil.Process(self.pid)
+                return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - self.started) < 2
+            except psutil.NoSuchProcess:
+                return False
+        return now - self.heartbeat < DEAD_AFTER_S
+
+
+class Lease:
+    """Held by this process until `release`, or until another takes it after this one was silent for `DEAD_AFTER_S`."""
+
+    def __init__(self, path: Path, holder: Holder) -> None:
+        self._path, self._holder = path, holder
+        self._released = threading.Event()
+        self.lost = False
+        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def take(cls, folder: Path) -> Lease:
+        """Raises RefusedError while another process drives this sweep."""
+        path = folder / "lease"
+        now = time.time()
+        with _locked(path):
+            present = read(path)
+            if present is not None and present.alive(now):
+                raise RefusedError(
+                    f"sweep {folder.name} is driven by process {present.pid} on {present.host} "
+                    f"(seen {now - present.heartbeat:.0f} s ago); wait for its end, or stop it with Ctrl-C there"
+                )
+            mine = Holder(socket.gethostname(), os.getpid(), psutil.Process().create_time(), now)
+            write_atomic(path, json.dumps(asdict(mine)))
+        return cls(path, mine)
+
+    def release(self) -> None:
+        self._released.set()
+        self._thread.join()
+        with _locked(self._path):
+            if self._still_mine():
+                self._path.unlink()
+
+    def _beat(self) -> None:
+        while not self._released.wait(HEARTBEAT_S):
+            with _locked(self._path):
+                if not self._still_mine():
+                    self.lost = True
+                    return
+                self._holder = replace(self._holder, heartbeat=time.time())
+                write_atomic(self._path, json.dumps(asdict(self._holder)))
+
+    def _still_mine(self) -> bool:
+        present = read(self._path)
+        mine = (self._holder.host, self._holder.pid, self._holder.started)
+        return present is not None and (present.host, present.pid, present.started) == mine
+
+
+def read(path: Path) -> Holder | None:
+    try:
+        return Holder(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def driven(folder: Path) -> bool:
+    """Whether a living process drives the sweep of this folder now."""
+    holder = read(folder / "lease")
+    return holder is not None and holder.alive(time.time())
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.with_name("lease.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

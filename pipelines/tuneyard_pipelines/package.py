@@ -1,0 +1,107 @@
+"""A trained model as a folder that needs no pickle, and back: weights, tokenizer, the point, a manifest of digests.
+
+    weights.safetensors   the network's parameters
+    tokenizer.json        the vocabulary
+    model.json            task, architecture and every setting of the point, vocabulary size, package version
+    manifest.json         SHA-256 of each file above; its own SHA-256 is the model's digest
+
+The same folder lies inside the MLflow model, whose code file is `mlflow_model.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn.utils.rnn import pad_sequence
+from tuneyard_modules.decoding import greedy
+from tuneyard_modules.transformer import EncoderDecoder
+
+from tuneyard_pipelines.build import build_network
+from tuneyard_pipelines.data import BOS, EOS, PAD, TextTokenizer
+from tuneyard_pipelines.errors import InputError, RefusedError
+from tuneyard_pipelines.spec import TrialConfig
+
+WEIGHTS, TOKENIZER, MODEL, MANIFEST = "weights.safetensors", "tokenizer.json", "model.json", "manifest.json"
+PREDICT_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Translator:
+    """A loaded translation model."""
+
+    network: EncoderDecoder
+    tokenizer: TextTokenizer
+    config: TrialConfig
+
+    def predict(self, texts: Sequence[str]) -> list[str]:
+        """One translation a text, greedy decoding. Texts past `sequence_length` tokens are cut off, as in training."""
+        length = self.config.model.sequence_length
+        predictions: list[str] = []
+        for start in range(0, len(texts), PREDICT_BATCH):
+            ids = self.tokenizer.encode_batch(list(texts[start : start + PREDICT_BATCH]))
+            sources = [torch.tensor([*row[: length - 1], EOS]) for row in ids]
+            source_BS = pad_sequence(sources, batch_first=True, padding_value=PAD)
+            rows = greedy(self.network, source_BS, bos_id=BOS, eos_id=EOS, max_length=length)
+            predictions += [self.tokenizer.decode(row) for row in rows]
+        return predictions
+
+
+def pack(folder: Path, network: EncoderDecoder, tokenizer: TextTokenizer, config: TrialConfig) -> None:
+    """Write the model to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # The output shares its matrix with the embedding: clone, since safetensors refuses memory that is held twice.
+    save_file({name: value.detach().cpu().clone() for name, value in network.state_dict().items()}, folder / WEIGHTS)
+    tokenizer.save(folder / TOKENIZER)
+    facts = {
+        "format": 1,
+        "tuneyard": version("tuneyard"),
+        "vocab_size": tokenizer.vocab_size,
+        "config": config.model_dump(mode="json"),
+    }
+    (folder / MODEL).write_text(json.dumps(facts, indent=1, ensure_ascii=False))
+    (folder / MANIFEST).write_text(json.dumps({name: _sha256(folder / name) for name in (MODEL, TOKENIZER, WEIGHTS)}))
+
+
+def digest(folder: Path) -> str:
+    """One name for every byte of a packaged model."""
+    return _sha256(folder / MANIFEST)
+
+
+def load(folder: Path, expected: str | None = None) -> Translator:
+    """Read what `pack` wrote; no file is executed.
+
+    Raises RefusedError when a file differs from the manifest, or the manifest from the digest `expected`; InputError when `folder`
+    holds no model.
+    """
+    try:
+        verify(folder, expected)
+        facts = json.loads((folder / MODEL).read_text())
+    except (OSError, ValueError) as cause:
+        raise InputError(f"{folder}: not a packaged model ({cause})") from cause
+    config = TrialConfig.model_validate(facts["config"])
+    network = build_network(config, facts["vocab_size"])
+    network.load_state_dict(load_file(folder / WEIGHTS))
+    network.eval()
+    return Translator(network, TextTokenizer.load(folder / TOKENIZER), config)
+
+
+def verify(folder: Path, expected: str | None) -> None:
+    """Raises RefusedError unless every file is the one that was packed."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    if expected is not None and digest(folder) != expected:
+        raise RefusedError(f"{folder}: manifest.json is not the one that was registered; the model is not loaded")
+    for name, packed in manifest.items():
+        if _sha256(folder / name) != packed:
+            raise RefusedError(f"{folder / name}: its content is not what was packed; the model is not loaded")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

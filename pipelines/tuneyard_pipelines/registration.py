@@ -1,0 +1,166 @@
+"""The winner as a version in MLflow's registry, and the alias `candidate`, which is the driver's to move.
+
+A version carries in its tags all that its rule needs, so that any process can judge it again: metric, mode, score, the
+signature of the metrics and the fingerprint of the validation data. Versions with equal group tags can be compared.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model, ModelSignature
+from mlflow.types import ColSpec, Schema
+
+from tuneyard_pipelines import evidence, package
+from tuneyard_pipelines.data import PreparedData
+from tuneyard_pipelines.errors import TuneyardError
+from tuneyard_pipelines.journal import Header, Journal, TrialState, WinnerRegistered
+
+log = logging.getLogger(__name__)
+
+CANDIDATE = "candidate"
+GROUP = ("tuneyard.metric", "tuneyard.metric_signature", "tuneyard.validation_fingerprint")
+REQUIREMENTS = ("torch", "tokenizers", "safetensors", "datasets", "sacrebleu", "mlflow", "pandas")
+CODE = Path(__file__).with_name("mlflow_model.py")
+
+
+def register(
+    journal: Journal, header: Header, best: TrialState, run_id: str, client: MlflowClient, now_ms: Callable[[], int]
+) -> WinnerRegistered:
+    """Make the winner a version, or find the one that an earlier attempt made, and settle `candidate`."""
+    assert header.spec.registration is not None
+    name = header.spec.registration.name
+    _ensure_registered_model(client, name)
+    version = _found(client, name, header.sweep_id, best.id) or _create(journal, header, best, run_id, client, name)
+    said = settle_candidate(client, name, version)
+    return WinnerRegistered(best.id, name, int(version.version), said, now_ms())
+
+
+def settle_candidate(client: MlflowClient, name: str, new: ModelVersion) -> str:
+    """Point `candidate` at the best version of the new one's group, unless it belongs to another group; says what it did.
+
+    It is computed from the tags of all versions, so that sweeps that end at the same time come to the same answer.
+    """
+    present = _alias(client, name)
+    if present is not None and _group(present) != _group(new):
+        differing = [
+            key.removeprefix("tuneyard.")
+            for key, a, b in zip(GROUP, _group(present), _group(new), strict=True)
+            if a != b
+        ]
+        return (
+            f"{CANDIDATE} stays at version {present.version}: {' and '.join(differing)} differ, so the scores cannot be "
+            f"compared; move it by hand if version {new.version} is meant to follow"
+        )
+    best = best_version([v for v in _versions(client, name) if _group(v) == _group(new)])
+    if present is None or best.version != present.version:
+        client.set_registered_model_alias(name, CANDIDATE, str(best.version))
+    if best.version == new.version:
+        return f"{CANDIDATE} is now version {best.version}"
+    return f"{CANDIDATE} is version {best.version}, which scores {best.tags['tuneyard.score']} against {new.tags['tuneyard.score']}"
+
+
+def best_version(versions: Sequence[ModelVersion]) -> ModelVersion:
+    """The best score by its tags; the oldest among equals. Pure."""
+    sign = -1 if versions[0].tags["tuneyard.mode"] == "max" else 1
+    return min(versions, key=lambda v: (sign * float(v.tags["tuneyard.score"]), int(v.version)))
+
+
+def _create(
+    journal: Journal, header: Header, best: TrialState, run_id: str, client: MlflowClient, name: str
+) -> ModelVersion:
+    folder = journal.folder
+    found = evidence.read(folder.evidence(best.id))
+    if found is None:
+        raise TuneyardError(f"{folder.evidence(best.id)}: the evidence is gone or damaged; it cannot be registered")
+    run = client.get_run(run_id)
+    mlflow.set_tracking_uri(header.tracking_uri)
+    mlflow.set_registry_uri(header.tracking_uri)
+    mlflow.set_experiment(experiment_id=run.info.experiment_id)  # a logged model goes to the active experiment
+    example = PreparedData.open(header.data).split("test")[0]["source"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        info = Model.log(
+            artifact_path=None,
+            name="model",
+            flavor=mlflow.pyfunc,
+            run_id=run_id,
+            python_model=str(CODE),
+            artifacts={"model": str(folder.model(best.id))},
+            signature=ModelSignature(Schema([ColSpec("string")]), Schema([ColSpec("string")])),
+            input_example=[example],
+            pip_requirements=requirements(header),
+        )
+    tags = {
+        "tuneyard.sweep_id": header.sweep_id,
+        "tuneyard.trial_id": best.id,
+        "tuneyard.metric": header.spec.metric,
+        "tuneyard.mode": header.spec.mode,
+        "tuneyard.score": repr(best.score),
+        "tuneyard.metric_signature": evidence.signature_digest(found.metric_signature),
+        "tuneyard.validation_fingerprint": PreparedData.open(header.data).validation_fingerprint,
+        "tuneyard.test_fingerprint": found.test_fingerprint,
+        "tuneyard.evidence": found.digest,
+        "tuneyard.evidence_uri": f"runs:/{run_id}/evidence",
+        "tuneyard.digest": package.digest(folder.model(best.id)),
+        **{f"tuneyard.{key}": repr(value) for key, value in found.metrics.items()},
+    }
+    return client.create_model_version(
+        name,
+        info.model_uri,
+        run_id=run_id,
+        tags=tags,
+        model_id=info.model_id,
+        description=f"{best.name} of sweep {header.sweep_id}",
+    )
+
+
+def requirements(header: Header) -> list[str]:
+    """What serving needs, pinned to what trained it."""
+    from importlib.metadata import version
+
+    return [f"tuneyard=={version('tuneyard')}", *(f"{name}=={version(name).split('+')[0]}" for name in REQUIREMENTS)]
+
+
+def _ensure_registered_model(client: MlflowClient, name: str) -> None:
+    try:
+        client.create_registered_model(name)
+    except MlflowException as cause:
+        if cause.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _found(client: MlflowClient, name: str, sweep_id: str, trial: str) -> ModelVersion | None:
+    mine = {"tuneyard.sweep_id": sweep_id, "tuneyard.trial_id": trial}
+    return next((v for v in _versions(client, name) if mine.items() <= v.tags.items()), None)
+
+
+def _versions(client: MlflowClient, name: str) -> list[ModelVersion]:
+    """All versions that the driver made; others in the same registry are none of its business."""
+    found: list[Any] = []
+    token = None
+    while True:
+        page = client.search_model_versions(f"name = '{name}'", page_token=token)
+        found += [version for version in page if "tuneyard.score" in version.tags]
+        token = page.token
+        if not token:
+            return found
+
+
+def _alias(client: MlflowClient, name: str) -> ModelVersion | None:
+    try:
+        return client.get_model_version_by_alias(name, CANDIDATE)
+    except MlflowException:
+        return None
+
+
+def _group(version: ModelVersion) -> tuple[str | None, ...]:
+    return tuple(version.tags.get(key) for key in GROUP)

@@ -1,0 +1,133 @@
+"""The Tune searcher: hands out legs one by one from the journal, and writes there what became of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ray.tune.search import Searcher
+
+from tuneyard_pipelines import promotion
+from tuneyard_pipelines.journal import Journal, LegEnded, LegFailed, LegStarted, TrialCreated, TrialEnded, TrialState
+from tuneyard_pipelines.promotion import Go, Rules
+from tuneyard_pipelines.proposals import Observed, propose
+from tuneyard_pipelines.space import Space
+from tuneyard_pipelines.spec import SweepSpec, display_name
+from tuneyard_pipelines.trial import Leg, LegResult, explain_death
+
+log = logging.getLogger(__name__)
+RETRIED = frozenset({"error", "stalled"})  # a point that diverges or outgrows its memory would do so again
+
+
+class LegSearcher(Searcher):  # type: ignore[misc]
+    """Suggests (trial, rung) pairs; its only state beside the journal is which Tune trial runs which leg.
+
+    Tune pickles its searcher now and then for a restore that is never made: the journal is all that an attempt needs.
+    """
+
+    def __init__(self, journal: Journal, spec: SweepSpec, attempt: int, now_ms: Callable[[], int]) -> None:
+        super().__init__(metric="leg", mode=spec.mode)  # Tune wants the name of something that is reported
+        self._journal, self._spec, self._attempt, self._now_ms = journal, spec, attempt, now_ms
+        self._space = Space(spec)
+        self._rules = rules(spec)
+        self._exhausted = False
+        self._legs: dict[str, Leg] = {}
+        self.stopping = False
+
+    def __reduce__(self) -> tuple[type[Searcher], tuple[()]]:
+        return Searcher, ()
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if self.stopping:
+            return None if self._legs else Searcher.FINISHED
+        step = promotion.next_leg(self._journal.state, self._rules, exhausted=self._exhausted)
+        if step == promotion.NEW:
+            step = self._new_trial()
+        if step == promotion.WAIT:
+            return None
+        if step == promotion.DONE:
+            return Searcher.FINISHED
+        assert isinstance(step, Go)
+        trial = self._journal.state.trials[step.trial]
+        leg = Leg(
+            folder=str(self._journal.folder.path),
+            trial=trial.id,
+            point=trial.point,
+            attempt=self._attempt,
+            rung=step.rung,
+        )
+        self._journal.append(LegStarted(trial.id, self._attempt, step.rung, self._now_ms()))
+        self._legs[trial_id] = leg
+        return {"leg": leg.to_dict()}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        leg = self._legs.pop(trial_id, None)
+        if leg is None or self.stopping:
+            return
+        said = result.get("leg") if result and not error else None
+        outcome = LegResult(**json.loads(said)) if said else explain_death(leg)
+        if outcome.outcome:
+            self._failed(leg, outcome)
+        else:
+            self._ended(leg, outcome)
+
+    def save(self, checkpoint_path: str) -> None:
+        """The journal is the state."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """The journal is the state."""
+
+    def _new_trial(self) -> Go | str:
+        history = [observed(trial) for trial in self._journal.state.trials.values()]
+        point = propose(self._space, self._spec.search.algorithm, self._spec.seed, history)
+        if point is None:
+            self._exhausted = True
+            return promotion.next_leg(self._journal.state, self._rules, exhausted=True)  # type: ignore[return-value]
+        number = len(history) + 1
+        trial = f"t{number:03d}"
+        name = display_name(number, point)
+        self._journal.append(TrialCreated(trial, number, name, point, self._now_ms()))
+        return Go(trial, 0)
+
+    def _ended(self, leg: Leg, result: LegResult) -> None:
+        self._journal.append(
+            LegEnded(
+                trial=leg.trial,
+                attempt=leg.attempt,
+                rung=leg.rung,
+                share=result.share,
+                tokens=result.tokens,
+                step=result.step,
+                score=result.score,
+                metrics=result.metrics,
+                time_ms=self._now_ms(),
+            )
+        )
+        if leg.rung == len(self._rules.rungs) - 1:
+            self._journal.append(TrialEnded(leg.trial, "completed", "", self._now_ms()))
+
+    def _failed(self, leg: Leg, result: LegResult) -> None:
+        outcome = result.outcome or "error"
+        log.warning("trial %s: %s: %s", leg.trial, outcome, result.message)
+        self._journal.append(LegFailed(leg.trial, leg.attempt, leg.rung, outcome, result.message, self._now_ms()))
+        failures = self._journal.state.trials[leg.trial].failures
+        if outcome not in RETRIED or len(failures) > self._spec.search.retries:
+            self._journal.append(TrialEnded(leg.trial, outcome, result.message, self._now_ms()))
+
+
+def rules(spec: SweepSpec) -> Rules:
+    """What the promotion needs of a spec; a grid without `trials` asks for every point."""
+    return Rules(
+        rungs=spec.rungs(),
+        reduction_factor=spec.reduction_factor,
+        trials=spec.search.trials or 1 << 30,
+        mode=spec.mode,
+    )
+
+
+def observed(trial: TrialState) -> Observed:
+    """A trial as the proposals see it: its score at every rung it reached."""
+    scores = tuple((leg.share, float("nan") if leg.score is None else leg.score) for leg in trial.legs)
+    return Observed(point=trial.point, scores=scores, finished=trial.outcome is not None)

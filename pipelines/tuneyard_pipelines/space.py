@@ -1,0 +1,157 @@
+"""The points of a sweep: ranges, the architecture's own rules and the user's constraints, seen as one space."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from tuneyard_pipelines.catalog import ARCHITECTURE_RULES, complete
+from tuneyard_pipelines.constraints import Constraint, ConstraintError, parse
+from tuneyard_pipelines.ranges import Continuous, Point, Range, Scalar
+from tuneyard_pipelines.vocabulary import constraint_names
+
+if TYPE_CHECKING:
+    from tuneyard_pipelines.spec import SweepSpec
+
+ENUMERATED = 50_000  # points; larger spaces are sampled
+SAMPLED = 2_000
+_PROBED = 200
+
+
+@dataclass(frozen=True)
+class Survey:
+    """How much of a space can be tried: of `examined` points, `feasible` keep every rule.
+
+    `whole`: every point was examined; otherwise they are a seeded sample. `broken` counts, for each rule, the points
+    that break it; one point may break several.
+    """
+
+    examined: int
+    feasible: int
+    whole: bool
+    broken: dict[str, int]
+    failing: tuple[str, ...]
+
+    @property
+    def share(self) -> float:
+        return self.feasible / self.examined
+
+
+class Space:
+    """Ranges and rules of a spec. A point holds the varied keys only."""
+
+    def __init__(self, spec: SweepSpec, constraints: Sequence[str] | None = None) -> None:
+        """`constraints` take the place of the spec's own."""
+        self.ranges: dict[str, Range] = spec.ranges
+        self.keys: tuple[str, ...] = tuple(spec.ranges)
+        self.mode = spec.mode
+        self.trials = spec.search.trials
+        self._values = spec.values
+        self._rules = ARCHITECTURE_RULES[str(spec.values["model.architecture"])]
+        self._constraints: list[Constraint] = [
+            constraint_of(text, spec.values) for text in (spec.constraints if constraints is None else constraints)
+        ]
+        self._judged: dict[tuple[Scalar, ...], tuple[str, ...]] = {}
+
+    @property
+    def size(self) -> int | None:
+        """How many points there are, feasible or not; None if a range is continuous."""
+        sizes = [None if isinstance(held, Continuous) else held.size for held in self.ranges.values()]
+        return None if None in sizes else prod(size for size in sizes if size is not None)
+
+    def broken_rules(self, point: Point) -> tuple[str, ...]:
+        """The rules that a point breaks; a constraint that cannot be computed there counts as broken."""
+        identity = self.identity(point)
+        if identity not in self._judged:
+            if len(self._judged) > ENUMERATED:
+                self._judged.clear()
+            self._judged[identity] = self._broken(point)
+        return self._judged[identity]
+
+    def broken_rule(self, point: Point) -> str | None:
+        """The first rule that a point breaks, or None for a feasible one."""
+        return next(iter(self.broken_rules(point)), None)
+
+    def identity(self, point: Point) -> tuple[Scalar, ...]:
+        """What makes two points the same."""
+        return tuple(point[key] for key in self.keys)
+
+    def grid(self) -> Iterator[Point]:
+        """All points, the last key moving fastest. Raises ValueError if a range is continuous."""
+        if self.size is None:
+            raise ValueError("a continuous range has no grid; use random or tpe")
+        return (self._numbered(number) for number in range(self.size))
+
+    def sample(self, rng: random.Random) -> Point:
+        """Any point, feasible or not."""
+        return {key: held.sample(rng) for key, held in self.ranges.items()}
+
+    def survey(self, seed: int) -> Survey:
+        """Examine every point of a space of at most 50,000, and 2,000 seeded draws of a larger or continuous one."""
+        whole = self.size is not None and self.size <= ENUMERATED
+        rng = random.Random(f"survey {seed}")
+        points = self.grid() if whole else (self.sample(rng) for _ in range(SAMPLED))
+        broken = Counter({rule.name: 0 for rule in self._rules} | {held.text: 0 for held in self._constraints})
+        failing: dict[str, str] = {}
+        examined = feasible = 0
+        for point in points:
+            rules = self.broken_rules(point)
+            examined += 1
+            feasible += not rules
+            broken.update(rules)
+            for held in self._constraints if rules else ():
+                if held.text in rules and held.text not in failing and (message := self._failure(held, point)):
+                    failing[held.text] = message
+        return Survey(examined, feasible, whole, dict(broken), tuple(failing.values()))
+
+    def failing_constraints(self) -> dict[str, str]:
+        """Constraint -> the first of a few hundred points at which it cannot be computed, and why."""
+        small = self.size is not None and self.size <= _PROBED
+        rng = random.Random("probe")
+        failing: dict[str, str] = {}
+        for point in self.grid() if small else (self.sample(rng) for _ in range(_PROBED)):
+            for held in self._constraints:
+                if held.text not in failing and (message := self._failure(held, point)):
+                    failing[held.text] = message
+        return failing
+
+    def _numbered(self, number: int) -> Point:
+        point: Point = {}
+        for key, held in reversed(self.ranges.items()):
+            assert not isinstance(held, Continuous)
+            number, index = divmod(number, held.size)
+            point[key] = held.value(index)
+        return {key: point[key] for key in self.keys}
+
+    def _broken(self, point: Point) -> tuple[str, ...]:
+        values = self._at(point)
+        rules = [rule.name for rule in self._rules if not rule.holds(values)]
+        return (*rules, *(held.text for held in self._constraints if not _keeps(held, values)))
+
+    def _failure(self, constraint: Constraint, point: Point) -> str | None:
+        values = self._at(point)
+        try:
+            constraint.holds(values)
+        except ConstraintError as error:
+            where = ", ".join(f"{name} = {values[name]}" for name in constraint.names if name in values)
+            return f'"{constraint.text}" cannot be computed at {where or "any point"}: {error}'
+        return None
+
+    def _at(self, point: Point) -> dict[str, Any]:
+        return complete({**self._values, **point})
+
+
+def constraint_of(text: str, values: Mapping[str, Any]) -> Constraint:
+    """Read a constraint over the dotted keys of `values`. Raises ConstraintError."""
+    return parse(text, constraint_names(values))
+
+
+def _keeps(constraint: Constraint, values: Mapping[str, Any]) -> bool:
+    try:
+        return constraint.holds(values)
+    except ConstraintError:
+        return False

@@ -1,0 +1,293 @@
+"""The sweep's spec: one YAML file, read strictly, with every problem named by place, value and remedy."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from tuneyard_pipelines import spec_checks, spec_errors, spec_yaml
+from tuneyard_pipelines.catalog import METRICS, TASKS, Mode, complete
+from tuneyard_pipelines.keys import (
+    MODEL,
+    TRAINING,
+    Columns,
+    DataSpec,
+    Name,
+    Registration,
+    Resources,
+    Scheduler,
+    Search,
+    Split,
+    Text,
+    Tokenizer,
+    Training,
+    TransformerModel,
+    Whole,
+)
+from tuneyard_pipelines.ranges import Point, Range, Scalar
+from tuneyard_pipelines.sections import Part, Says
+from tuneyard_pipelines.spec_errors import SpecError
+
+__all__ = [
+    "Columns",
+    "DataSpec",
+    "Point",
+    "Range",
+    "Registration",
+    "Resources",
+    "Scalar",
+    "Scheduler",
+    "Search",
+    "SpecError",
+    "Split",
+    "SweepSpec",
+    "Tokenizer",
+    "Training",
+    "TransformerModel",
+    "TrialConfig",
+    "display_name",
+    "every_key",
+    "json_schema",
+    "load",
+    "parse",
+    "short_name",
+]
+
+_SECTIONS = ("model", "training", "data.tokenizer")
+_LABELS = {
+    "model.d_model": "width",
+    "model.num_heads": "heads",
+    "model.num_layers": "layers",
+    "model.sequence_length": "length",
+    "training.learning_rate": "lr",
+    "data.tokenizer.type": "tokenizer",
+}
+_LONGEST_NAME = 120
+_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+
+
+class TrialConfig(Part):
+    """One point of a sweep: every key has one value."""
+
+    task: Literal["translation"]
+    seed: int
+    model: TransformerModel
+    training: Training
+    tokenizer: Tokenizer
+
+    def flat(self) -> dict[str, Scalar]:
+        """Dotted key -> value, as the spec names them; what does not apply to the point is left out."""
+        return complete(
+            {"task": self.task, "seed": self.seed}
+            | {f"model.{key}": value for key, value in self.model}
+            | {f"training.{key}": value for key, value in self.training}
+            | {f"data.tokenizer.{key}": value for key, value in self.tokenizer}
+        )
+
+
+class SweepSpec(Part):
+    """A sweep: which data, which family of models, which ranges of its keys, how they are searched and recorded."""
+
+    version: Annotated[Literal[1], Says("1")] = Field(1, description="Version of this format.")
+    name: Name = Field(description="Name of the sweep's experiment.", examples=["dates"])
+    description: Annotated[Text, Field(max_length=4000)] = Field("", description="What the sweep is about.")
+    task: Literal["translation"] = Field(description="What is learned.", examples=["translation"])
+    seed: Whole = Field(1, ge=0, le=2**32 - 1, description="Where all chance comes from: data, weights, search.")
+    data: DataSpec = Field(description="Pairs of texts: where they come from, how they are split and cut into tokens.")
+    model: Annotated[Part, MODEL] = Field(default_factory=lambda: MODEL.variant(), description="What is trained.")
+    training: Annotated[Part, TRAINING] = Field(
+        default_factory=lambda: TRAINING.variant(), description="How a trial is trained."
+    )
+    search: Search = Field(default_factory=Search, description="Which points are tried, and how long each.")
+    resources: Resources = Field(default_factory=Resources, description="What one trial takes of the machine.")
+    constraints: Annotated[
+        tuple[Text, ...],
+        Field(strict=False, max_length=100),
+        Says('a list of at most 100 expressions such as ["num_heads * num_layers <= 16"]'),
+    ] = Field(
+        (), description="Expressions over the keys of a point; one that is false keeps the point from being tried."
+    )
+    registration: Annotated[Registration | None, Says("a mapping such as {name: dates}")] = Field(
+        None, alias="register", description="Where the best trial's model goes; left out, it is not registered."
+    )
+    tags: Annotated[dict[str, Text], Says("a mapping of at most 50 names to texts; put a number in quotes")] = Field(
+        default_factory=dict, description="Tags of the sweep's run in MLflow."
+    )
+
+    @model_validator(mode="after")
+    def _checked(self) -> SweepSpec:
+        if problems := tuple(spec_checks.problems(self)):
+            text = "\n".join(f"{spec_yaml.dotted(problem.path)}: {problem.message}" for problem in problems)
+            raise PydanticCustomError("checks", "{text}", {"text": text, "problems": problems})
+        return self
+
+    @cached_property
+    def values(self) -> dict[str, Scalar | Range | None]:
+        """All dotted keys of a trial: its value, its range, or None where it is left out."""
+        values: dict[str, Any] = {"task": self.task, "seed": self.seed}
+        for section, part in zip(_SECTIONS, (self.model, self.training, self.data.tokenizer), strict=True):
+            values |= {f"{section}.{key}": value for key, value in part}
+        return values
+
+    @cached_property
+    def ranges(self) -> dict[str, Range]:
+        """Dotted key -> range, of the varied keys."""
+        return {key: value for key, value in self.values.items() if isinstance(value, Range)}
+
+    @property
+    def short_names(self) -> dict[str, str]:
+        """Varied key -> the short name that tables and run names use; no two are equal."""
+        return {key: short_name(key) for key in self.ranges}
+
+    @property
+    def metric(self) -> str:
+        """What trials are compared by."""
+        return self.search.metric or TASKS[self.task].metric
+
+    @property
+    def mode(self) -> Mode:
+        """Which way the metric is better."""
+        return METRICS[self.metric].mode
+
+    @property
+    def reduction_factor(self) -> int:
+        return self.search.scheduler.reduction_factor
+
+    def rungs(self) -> tuple[float, ...]:
+        """Shares of a trial's budget at which it is compared, rising; the last is 1.
+
+        Under asha these are `reduction_factor ** -k` for every k whose share is not below `min_share`: 0.11 and 3 give
+        1/9, 1/3, 1. A sweep of one trial, or without a scheduler, has the one rung 1.
+        """
+        scheduler = self.search.scheduler
+        if scheduler.type == "none" or not self.ranges or self.search.trials == 1:
+            return (1.0,)
+        return asha_rungs(scheduler.min_share, scheduler.reduction_factor)
+
+    def at(self, point: Point) -> TrialConfig:
+        """The trial that `point` means. Raises ValueError for another set of keys than the varied ones."""
+        if point.keys() != self.ranges.keys():
+            raise ValueError(
+                f"a point of {self.name} holds {', '.join(self.ranges) or 'no key'}; found {', '.join(point)}"
+            )
+        values = complete({**self.values, **point})
+        sections = {
+            section: {
+                key.rpartition(".")[2]: value for key, value in values.items() if key.rpartition(".")[0] == section
+            }
+            for section in _SECTIONS
+        }
+        return TrialConfig(
+            task=self.task,
+            seed=self.seed,
+            model=TransformerModel.model_validate(sections["model"]),
+            training=Training.model_validate(sections["training"]),
+            tokenizer=Tokenizer.model_validate(sections["data.tokenizer"]),
+        )
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
+    """Read the spec in `path`, with `KEY=VALUE` overrides. Its data file must exist. Raises SpecError like `parse`."""
+    return _accept(_text(path), str(path), overrides, look_for_data=True)
+
+
+def parse(text: str, *, file: str, overrides: Sequence[str] = ()) -> SweepSpec:
+    """Read the spec in `text`; `file` names it in errors, and a relative data source counts from its folder.
+
+    Raises SpecError with all problems, each with its place, the value found and what is allowed.
+    """
+    return _accept(text, file, overrides, look_for_data=False)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of a spec, for editors."""
+    schema = _standard(SweepSpec.model_json_schema(by_alias=True))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Tuneyard sweep"}
+
+
+def every_key() -> str:
+    """A spec that holds every key, each with its meaning, unit and what it takes; it loads as it stands."""
+    from tuneyard_pipelines.spec_example import annotated
+
+    return annotated(SweepSpec)
+
+
+def short_name(key: str) -> str:
+    """`model.num_heads` -> `heads`: what tables and run names call a key."""
+    return _LABELS.get(key, key.rpartition(".")[2])
+
+
+def display_name(number: int, point: Mapping[str, Scalar]) -> str:
+    """`t07 heads=4 layers=2 length=32`: a trial's name for people, at most 120 characters."""
+    words = [f"t{number:02d}", *(f"{short_name(key)}={_short_value(value)}" for key, value in point.items())]
+    return _cut(" ".join(words), _LONGEST_NAME)
+
+
+def asha_rungs(min_share: float, reduction_factor: int) -> tuple[float, ...]:
+    """The shares `reduction_factor ** -k` not below `min_share`, rising to 1."""
+    shares = [1.0]
+    while (share := 1 / reduction_factor ** len(shares)) >= min_share:
+        shares.append(share)
+    return tuple(reversed(shares))
+
+
+def _standard(schema: Any) -> Any:
+    """Bounds of an optional number under the standard's names; pydantic leaves its own there."""
+    if isinstance(schema, list):
+        return [_standard(entry) for entry in schema]
+    if isinstance(schema, dict):
+        return {_BOUNDS.get(key, key): _standard(entry) for key, entry in schema.items()}
+    return schema
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(spec_yaml.LARGEST_BYTES + 1)
+    except FileNotFoundError:
+        raise SpecError.of(str(path), "no such file; check the path, which counts from the current folder") from None
+    except IsADirectoryError:
+        raise SpecError.of(str(path), "this is a folder; name the spec file in it") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SpecError.of(str(path), f"cannot be read ({reason}); name a file that this user may read") from None
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise SpecError.of(str(path), "is UTF-16 text; save it as UTF-8")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if len(raw) > spec_yaml.LARGEST_BYTES:
+            return "\n" * len(raw)
+        line = raw.count(b"\n", 0, error.start) + 1
+        found = f"byte 0x{raw[error.start]:02x} is not UTF-8"
+        raise SpecError.of(f"{path}:{line}", f"{found}; save the file as UTF-8 text") from None
+
+
+def _accept(text: str, file: str, overrides: Sequence[str], *, look_for_data: bool) -> SweepSpec:
+    try:
+        document = spec_yaml.read(text, file, overrides)
+    except spec_yaml.UnreadableError as error:
+        raise SpecError((error.problem,)) from None
+    spec = spec_errors.accept(document, SweepSpec)
+    if spec.data.source.startswith("builtin/"):
+        return spec
+    source = (Path(file).parent / Path(spec.data.source).expanduser()).absolute()
+    if look_for_data and not source.is_file():
+        what = "is no file" if source.exists() else "does not exist"
+        message = f"{source} {what}; a relative path counts from the folder of the spec"
+        raise SpecError((spec_yaml.Problem(document.place(("data", "source")), "data.source", message),))
+    return spec.model_copy(update={"data": spec.data.model_copy(update={"source": str(source)})})
+
+
+def _short_value(value: Scalar) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else _cut(str(value), 40)
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"

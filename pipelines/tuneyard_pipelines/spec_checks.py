@@ -1,0 +1,187 @@
+"""What the parts of a spec must keep together: each check reads an accepted spec and names what does not fit."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tuneyard_pipelines import ranges
+from tuneyard_pipelines.catalog import METRICS
+from tuneyard_pipelines.constraints import ConstraintError
+from tuneyard_pipelines.space import Space, constraint_of
+from tuneyard_pipelines.spec_yaml import Path, shown_value
+
+if TYPE_CHECKING:
+    from tuneyard_pipelines.spec import SweepSpec
+
+MOST_TAGS = 50
+LONGEST_TAG = 250
+LONGEST_TAG_VALUE = 8_000
+_TAG = re.compile(r"[\w./ :-]+")
+_RESERVED = ("mlflow.", "tuneyard.")
+_BUDGETS = ("max_tokens", "max_steps", "max_epochs")
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """What does not fit: the path that is to blame, what to do, and the paths that the check read."""
+
+    path: Path
+    message: str
+    reads: tuple[Path, ...]
+
+
+def problems(spec: SweepSpec) -> Iterator[Misfit]:
+    """Everything in `spec` that does not fit together."""
+    for check in (_budget, _trials, _grid, _metric, _asha, _data, _tokenizer, _constraints, _tags):
+        yield from check(spec)
+
+
+def _path(key: str) -> Path:
+    return tuple(key.split("."))
+
+
+def _budget(spec: SweepSpec) -> Iterator[Misfit]:
+    given = [name for name in _BUDGETS if spec.values[f"training.{name}"] is not None]
+    reads = tuple(("training", name) for name in _BUDGETS)
+    one = f"exactly one of {', '.join(_BUDGETS)} is needed"
+    if not given:
+        yield Misfit(("training",), f"{one}; found none: add max_tokens: 3000000, for example", reads)
+    for name in given[1:]:
+        yield Misfit(("training", name), f"{one}; found {' and '.join(given)}: keep one", reads)
+
+
+def _trials(spec: SweepSpec) -> Iterator[Misfit]:
+    algorithm = spec.search.algorithm
+    if spec.ranges and spec.search.trials is None and algorithm != "grid":
+        message = f"missing; {algorithm} must know how many points to try: add trials: 12, for example"
+        yield Misfit(("search", "trials"), message, (("search", "trials"), ("search", "algorithm")))
+
+
+def _grid(spec: SweepSpec) -> Iterator[Misfit]:
+    if spec.search.algorithm != "grid":
+        return
+    for key, held in spec.ranges.items():
+        if isinstance(held, ranges.Continuous):
+            message = (
+                f"found {shown_value(held.written())}, a continuous range; grid takes a list [a, b, ..] or, for whole "
+                "numbers, {int: [a, b], step: n}; or set search.algorithm to random or tpe"
+            )
+            yield Misfit(_path(key), message, (_path(key), ("search", "algorithm")))
+
+
+def _metric(spec: SweepSpec) -> Iterator[Misfit]:
+    varied = [key for key in METRICS[spec.metric].incomparable_over if key in spec.ranges]
+    if varied:
+        comparable = [
+            metric.name for metric in METRICS.values() if not spec.ranges.keys() & set(metric.incomparable_over)
+        ]
+        vary = f"{' and '.join(varied)} {'varies' if len(varied) == 1 else 'vary'}"
+        message = f"{spec.metric} cannot be compared while {vary}; use one of {', '.join(comparable)}"
+        yield Misfit(("search", "metric"), message, (("search", "metric"), *map(_path, varied)))
+
+
+def _asha(spec: SweepSpec) -> Iterator[Misfit]:
+    scheduler = spec.search.scheduler
+    here: Path = ("search", "scheduler")
+    if scheduler.type == "none":
+        for name in ("min_share", "reduction_factor"):
+            if getattr(scheduler, name) != type(scheduler).model_fields[name].default:
+                yield Misfit((*here, name), "goes with type: asha only; take it out, or set type: asha", (here,))
+        return
+    if 1 / scheduler.reduction_factor < scheduler.min_share:
+        message = (
+            f"found {scheduler.min_share}; with reduction_factor {scheduler.reduction_factor} no rung lies below the "
+            f"full budget: at most {1 / scheduler.reduction_factor:.4f}, or set scheduler: none"
+        )
+        yield Misfit((*here, "min_share"), message, (here,))
+    for name in _BUDGETS:
+        if f"training.{name}" in spec.ranges:
+            message = "a range; asha compares at shares of one budget: give one value, or set search.scheduler to none"
+            yield Misfit(("training", name), message, (("training", name), here))
+
+
+def _data(spec: SweepSpec) -> Iterator[Misfit]:
+    data = spec.data
+    reads: tuple[Path, ...] = (("data",),)
+    if data.source.startswith("builtin/"):
+        for name, given in (("columns", data.columns is not None), ("header", data.header)):
+            if given:
+                yield Misfit(("data", name), f"goes with a file only, not with {data.source}; take it out", reads)
+        return
+    if data.examples != type(data).model_fields["examples"].default:
+        yield Misfit(
+            ("data", "examples"), "goes with built-in data only; a file gives all its pairs: take it out", reads
+        )
+    if data.columns is None:
+        return
+    if data.columns.source == data.columns.target:
+        message = f"found {shown_value(data.columns.target)} for source and target; name two columns"
+        yield Misfit(("data", "columns", "target"), message, reads)
+    for name, column in data.columns:
+        if isinstance(column, str) and not data.header:
+            message = (
+                f"found {shown_value(column)} while header is false; set header: true, or give the column's number"
+            )
+            yield Misfit(("data", "columns", name), message, reads)
+
+
+def _tokenizer(spec: SweepSpec) -> Iterator[Misfit]:
+    kind, size = (spec.values[f"data.tokenizer.{name}"] for name in ("type", "vocab_size"))
+    here: Path = ("data", "tokenizer", "vocab_size")
+    default = 4000
+    reads = (here, ("data", "tokenizer", "type"))
+    if kind == "char" and size != default:
+        yield Misfit(here, "goes with type: bpe only; take it out, or set type: bpe", reads)
+    elif "data.tokenizer.type" in spec.ranges and "data.tokenizer.vocab_size" in spec.ranges:
+        message = (
+            "a range beside a range of type, and char has no vocab_size: char would be tried twice; vary one of them"
+        )
+        yield Misfit(here, message, reads)
+
+
+def _constraints(spec: SweepSpec) -> Iterator[Misfit]:
+    sound: dict[str, Path] = {}
+    for number, text in enumerate(spec.constraints):
+        here: Path = ("constraints", number)
+        try:
+            names = constraint_of(text, spec.values).names
+        except ConstraintError as error:
+            yield Misfit(here, f"{shown_value(text)}: {error}", (here,))
+            continue
+        unset = [name for name in names if spec.values[name] is None and name != "model.d_ff"]
+        for name in unset:
+            message = f"{shown_value(text)}: {name} has no value in this spec; set it, or leave the constraint out"
+            yield Misfit(here, message, (here, _path(name)))
+        if not unset:
+            sound.setdefault(text, here)
+    if sound:
+        for text, message in Space(spec, tuple(sound)).failing_constraints().items():
+            yield Misfit(sound[text], message, (sound[text], ("model",), ("training",), ("data", "tokenizer")))
+
+
+def _tags(spec: SweepSpec) -> Iterator[Misfit]:
+    if len(spec.tags) > MOST_TAGS:
+        yield Misfit(("tags",), f"found {len(spec.tags)} tags; at most {MOST_TAGS} are kept", (("tags",),))
+    for name, value in spec.tags.items():
+        here: Path = ("tags", name)
+        if wrong := _tag_fault(name):
+            yield Misfit(
+                here, f"{wrong}; a tag's name has 1 to {LONGEST_TAG} letters, digits and . _ - / : or space", (here,)
+            )
+        if len(value) > LONGEST_TAG_VALUE:
+            yield Misfit(here, f"found {len(value):,} characters; a tag holds at most {LONGEST_TAG_VALUE:,}", (here,))
+
+
+def _tag_fault(name: str) -> str:
+    if len(name) > LONGEST_TAG:
+        return f"the name has {len(name):,} characters"
+    if not _TAG.fullmatch(name):
+        return "a name that MLflow cannot hold"
+    if posixpath.normpath(name) != name or name.startswith(("/", "..")) or name == ".":
+        return "a name that reads as a path to elsewhere"
+    reserved = [prefix for prefix in _RESERVED if name.startswith(prefix)]
+    return f"names that begin with {reserved[0]} are set by the sweep itself" if reserved else ""

@@ -1,0 +1,322 @@
+"""The driver: one attempt at a sweep is a fresh Tune experiment over the sweep's folder, whatever happened before.
+
+begin    spec -> data prepared, cluster and MLflow looked at -> the folder; nothing is made before all is accepted
+drive    lease -> journal replayed -> legs under Ray Tune until nothing is left -> the winner scored, packed, registered
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import ray
+from ray import tune
+
+from tuneyard_pipelines import data, promotion, registration, tracking
+from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.journal import (
+    AttemptEnded,
+    AttemptStarted,
+    Header,
+    Journal,
+    SweepFolder,
+    SweepState,
+    TrialEnded,
+    TrialState,
+    WinnerScored,
+)
+from tuneyard_pipelines.lease import Lease
+from tuneyard_pipelines.searcher import LegSearcher, rules
+from tuneyard_pipelines.plan import runnable
+from tuneyard_pipelines.spec import Resources, SweepSpec, Tokenizer
+from tuneyard_pipelines.trial import Leg, run_leg, score_and_pack
+
+log = logging.getLogger(__name__)
+
+MakeCallbacks = Callable[[Leg], Sequence[Any]]
+
+
+def begin(spec: SweepSpec, spec_text: str, *, home: Path, tracking_uri: str, sweep_id: str) -> SweepFolder:
+    """Accept a sweep: its data is prepared, its resources exist, its MLflow answers; then its folder is written.
+
+    Raises InputError, DataError or UnreachableError, and leaves no folder and no run then (prepared data stays cached).
+    """
+    runnable(spec)
+    prepared = data.prepare(spec.data, spec.seed, home / "data")
+    if not any(key.startswith("data.tokenizer.") for key in spec.ranges):
+        data.encode(prepared, Tokenizer.model_validate(spec.data.tokenizer.model_dump()))  # trials find it made
+    with cluster(spec.resources):
+        tracking.connect(tracking_uri)
+    folder = SweepFolder(home / "sweeps" / sweep_id)
+    folder.create(
+        Header(
+            sweep_id=sweep_id,
+            spec=spec,
+            spec_text=spec_text,
+            home=home,
+            data=prepared.folder,
+            data_fingerprint=prepared.fingerprint,
+            tracking_uri=tracking_uri,
+            created_ms=now_ms(),
+            versions=versions(),
+        )
+    )
+    return folder
+
+
+def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepState:
+    """Bring the sweep to its end, from wherever it stands; the state says how the attempt ended.
+
+    `callbacks(leg)` gives Lightning callbacks that watch each leg. Raises RefusedError while another driver is at it,
+    InputError when the cluster lacks the resources, UnreachableError when MLflow does not answer.
+    """
+    header = folder.header()
+    lease = Lease.take(folder.path)
+    try:
+        with _log_file(folder.path / "driver.log"), cluster(header.spec.resources):
+            client = tracking.connect(header.tracking_uri)
+            journal = Journal(folder)
+            journal.append(
+                AttemptStarted(
+                    attempt=journal.state.attempt + 1,
+                    time_ms=now_ms(),
+                    host=socket.gethostname(),
+                    versions=versions(),
+                    sealed=folder.seals(),
+                )
+            )
+            shipper = tracking.Shipper(folder, client)
+            try:
+                with _Signals() as signals:
+                    end = _attempt(journal, header, callbacks, shipper, signals)
+            except KeyboardInterrupt:
+                end = _interrupted(header)
+            except BaseException as cause:
+                end = ("failed", f"{type(cause).__name__}: {cause}")
+                raise
+            finally:
+                journal.append(AttemptEnded(journal.state.attempt, *end, now_ms()))
+                if not tracking.drain(shipper):
+                    log.error("MLflow at %s did not take everything; it is kept and sent later", header.tracking_uri)
+            return journal.state
+    finally:
+        lease.release()
+
+
+def _attempt(
+    journal: Journal, header: Header, callbacks: MakeCallbacks | None, shipper: tracking.Shipper, signals: _Signals
+) -> tuple[str, str]:
+    """Train, then choose; returns how the attempt ended and why."""
+    with tracking.in_background(shipper):
+        if not _train(journal, header, callbacks, signals):
+            return _interrupted(header)
+        for trial in journal.state.trials.values():
+            if trial.outcome is None:
+                journal.append(TrialEnded(trial.id, "stopped_early", "", now_ms()))
+        best = promotion.winner(journal.state.trials, rules(header.spec))
+        if best is None:
+            return "failed", "no trial completed with a finite score"
+        if journal.state.scored is None:
+            _score(journal, header, best)
+    if header.spec.registration is not None and journal.state.registered is None:
+        shipper.ship()
+        registered = registration.register(journal, header, best, shipper.child(best.id), shipper.client, now_ms)
+        journal.append(registered)
+    return "finished", ""
+
+
+def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, signals: _Signals) -> bool:
+    """Run legs until nothing is left to run; False if a signal came first."""
+    spec = header.spec
+    searcher = signals.searcher = LegSearcher(journal, spec, journal.state.attempt, now_ms)
+    slots = sum(_fitting(node, spec.resources) for node in _nodes())
+
+    def leg(config: dict[str, Any]) -> None:
+        quiet()
+        order = Leg(**config["leg"])
+        if not spec.resources.gpus_per_worker:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves it unset, which would show every GPU
+        result = run_leg(order, callbacks(order) if callbacks else ())
+        tune.report({"leg": json.dumps(result.to_dict())})  # Tune would flatten a mapping
+
+    with tempfile.TemporaryDirectory(prefix="tune-", dir=journal.folder.path) as storage:
+        tune.Tuner(
+            tune.with_resources(leg, request(spec.resources)),
+            tune_config=tune.TuneConfig(
+                search_alg=searcher,
+                num_samples=-1,
+                max_concurrent_trials=min(spec.search.max_concurrent_trials or slots, slots),
+                reuse_actors=True,
+            ),
+            run_config=tune.RunConfig(
+                name=f"a{journal.state.attempt}",
+                storage_path=storage,
+                verbose=0,
+                failure_config=tune.FailureConfig(max_failures=0),
+            ),
+        ).fit()
+    signals.searcher = None
+    return not searcher.stopping
+
+
+def _score(journal: Journal, header: Header, best: TrialState) -> None:
+    """Score and pack the winner in a process with a trial's resources, once."""
+    resources = header.spec.resources
+    task = ray.remote(score_and_pack).options(
+        num_cpus=resources.cpus_per_worker,
+        num_gpus=resources.gpus_per_worker,
+        memory=resources.memory_per_worker_bytes,
+        max_retries=1,
+    )
+    found = ray.get(task.remote(str(journal.folder.path), best.id))
+    journal.append(WinnerScored(best.id, found.metrics, found.digest, now_ms()))
+
+
+def _interrupted(header: Header) -> tuple[str, str]:
+    return "interrupted", f"go on with: tuneyard sweep resume {header.sweep_id}"
+
+
+# --- cluster ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def cluster(resources: Resources) -> Iterator[None]:
+    """A Ray cluster that can run a trial: the one this process is connected to, or one of its own on this machine.
+
+    Raises InputError when no node holds what one trial asks for; it would otherwise wait for ever.
+    """
+    quiet()
+    own = not ray.is_initialized()
+    if own:
+        local = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": False, "object_store_memory": 200 << 20}
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
+    try:
+        check_resources(resources, _nodes())
+        yield
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def quiet() -> None:
+    """No telemetry, no progress bars and no result files of Ray's own; for the driver and for every worker."""
+    for name, value in {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AIR_NEW_OUTPUT": "0",
+        "TUNE_DISABLE_SIGINT_HANDLER": "1",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+        "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+
+
+def request(resources: Resources) -> dict[str, float]:
+    """What Ray reserves for a trial."""
+    return {
+        "cpu": resources.cpus_per_worker,
+        "gpu": resources.gpus_per_worker,
+        "memory": resources.memory_per_worker_bytes,
+    }
+
+
+def check_resources(resources: Resources, nodes: Sequence[Mapping[str, float]]) -> None:
+    """Raises InputError, naming what exists, unless one node alone can hold a trial."""
+    if any(_fitting(node, resources) for node in nodes):
+        return
+    wanted = (
+        f"{resources.cpus_per_worker} CPU, {resources.gpus_per_worker} GPU and "
+        f"{resources.memory_per_worker_bytes / 2**30:.1f} GiB of memory"
+    )
+    present = "; ".join(
+        f"{node.get('CPU', 0):g} CPU, {node.get('GPU', 0):g} GPU, {node.get('memory', 0) / 2**30:.1f} GiB"
+        for node in nodes
+    )
+    raise InputError(
+        f"resources: a trial asks for {wanted} on one node, and no node of this cluster has that much "
+        f"(nodes: {present or 'none'}); lower cpus_per_worker, gpus_per_worker or memory_per_worker"
+    )
+
+
+def versions() -> dict[str, str]:
+    names = ("tuneyard", "torch", "pytorch-lightning", "ray", "mlflow", "tokenizers", "datasets")
+    return {"python": sys.version.split()[0], **{name: version(name) for name in names}}
+
+
+def _nodes() -> list[Mapping[str, float]]:
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _fitting(node: Mapping[str, float], resources: Resources) -> int:
+    """How many trials one node holds at a time."""
+    wanted = {
+        "CPU": resources.cpus_per_worker,
+        "GPU": resources.gpus_per_worker,
+        "memory": resources.memory_per_worker_bytes,
+    }
+    return min(int(node.get(name, 0) // amount) for name, amount in wanted.items() if amount)
+
+
+# --- small parts ------------------------------------------------------------------------------------------------------
+
+
+class _Signals:
+    """SIGINT and SIGTERM raise KeyboardInterrupt, but under Tune they end its run in order: no cut-off leg counts as failed.
+
+    Ray puts a SIGTERM handler of its own in place when it starts, so enter this afterwards. Tune ends on SIGUSR1 as it
+    does on SIGINT. A second signal raises at once. Outside the main thread nothing is caught.
+    """
+
+    def __init__(self) -> None:
+        self.searcher: LegSearcher | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Signals:
+        if threading.current_thread() is threading.main_thread():
+            handlers = {signal.SIGINT: self._stop, signal.SIGTERM: self._stop, signal.SIGUSR1: signal.SIG_IGN}
+            self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self.searcher is None or self.searcher.stopping:
+            raise KeyboardInterrupt
+        self.searcher.stopping = True
+        signal.raise_signal(signal.SIGUSR1)
+
+
+@contextlib.contextmanager
+def _log_file(path: Path) -> Iterator[None]:
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger("tuneyard_pipelines")
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)

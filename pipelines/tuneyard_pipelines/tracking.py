@@ -1,0 +1,454 @@
+"""The shipper: brings what stands in a sweep's folder to MLflow, one parent run a sweep, one child run a trial.
+
+It reads the journal and the metric files like any other reader and keeps nothing of its own: whoever holds the lease can
+ship, from the start, as often as needed. Runs are found again by tag; values carry their stored times, and MLflow keeps
+the same key, step, value and time once. Training never waits for it.
+
+    the trial is                  status in MLflow     tuneyard.outcome
+    at a leg                      RUNNING              -
+    waiting for its next leg      SCHEDULED            -
+    completed, stopped_early      FINISHED             the same
+    diverged, ..., error          FAILED               the same
+    cancelled                     KILLED               the same
+    at a leg, its driver lost     FAILED               error
+    unfinished, sweep interrupted KILLED               cancelled
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from tuneyard_pipelines import checkpoints, promotion
+from tuneyard_pipelines.errors import UnreachableError
+from tuneyard_pipelines.journal import (
+    FAILURES,
+    AttemptEnded,
+    Header,
+    Journal,
+    SweepFolder,
+    SweepState,
+    Tail,
+    TrialState,
+    write_atomic,
+)
+from tuneyard_pipelines.lease import Lease, driven
+from tuneyard_pipelines.metrics import Metric, MetricReader
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+log = logging.getLogger(__name__)
+
+PASS_S = 1.0
+BACKOFF_MAX_S = 30.0
+DRAIN_S = 60.0
+METRICS_A_BATCH, PARAMS_A_BATCH = 1000, 100
+
+
+def connect(uri: str) -> MlflowClient:
+    """A client whose calls fail within seconds when the server is gone. Raises UnreachableError if it is gone now."""
+    for name, value in {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    }.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+    from mlflow import MlflowClient
+
+    try:
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client.search_experiments(max_results=1)
+    except Exception as cause:
+        raise UnreachableError(
+            f"MLflow at {uri} does not answer ({_first_line(cause)}); start it, or name another with --mlflow URI"
+        ) from cause
+    return client
+
+
+def artifact_location(uri: str, home: Path) -> str | None:
+    """Where a new experiment keeps its files: beside a local database; the server decides otherwise."""
+    return (home / "artifacts").resolve().as_uri() if uri.startswith("sqlite:") else None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a run shows: status, and why it ended."""
+
+    status: str
+    outcome: str | None = None
+    reason: str = ""
+
+
+def trial_shown(trial: TrialState, sweep: SweepState) -> Shown:
+    """The table at the head of this file; pure."""
+    if trial.outcome:
+        status = "FAILED" if trial.outcome in FAILURES else "KILLED" if trial.outcome == "cancelled" else "FINISHED"
+        return Shown(status, trial.outcome, trial.message)
+    if sweep.ended is None:
+        return Shown("RUNNING" if trial.running else "SCHEDULED")
+    if sweep.ended.state == "lost" and trial.running:
+        return Shown("FAILED", "error", sweep.ended.message)
+    return Shown("KILLED", "cancelled", sweep.ended.message)
+
+
+def sweep_shown(sweep: SweepState) -> Shown:
+    if sweep.ended is None:
+        return Shown("RUNNING")
+    status = {"finished": "FINISHED", "interrupted": "KILLED"}.get(sweep.ended.state, "FAILED")
+    return Shown(status, sweep.ended.state, sweep.ended.message)
+
+
+class Shipper:
+    """One sweep's way to MLflow. `ship` makes one pass; it may be called again after any failure."""
+
+    def __init__(self, folder: SweepFolder, client: MlflowClient) -> None:
+        self.folder, self.client = folder, client
+        self.header = folder.header()
+        self._tail = Tail(folder.journal)
+        self._state = SweepState()
+        self._runs: _Runs | None = None
+        self._readers: dict[str, MetricReader] = {}
+        self._unsent: dict[str, list[Metric]] = {}
+        self._done: set[str] = set()
+        self._note = ""
+
+    def ship(self) -> None:
+        """Send all that is new. Raises whatever the client raises; nothing is lost then."""
+        for event in self._tail.events():
+            self._state = self._state.after(event)
+        if self._runs is None:
+            self._runs = _Runs(self.client, self.header, self._state)
+        for trial in self._state.trials.values():
+            if trial.id not in self._done:
+                self._ship_trial(self._runs, trial)
+        self._ship_score(self._runs)
+        self._ship_parent(self._runs)
+
+    def child(self, trial: str) -> str:
+        """The id of a trial's run."""
+        assert self._runs is not None
+        return self._runs.child(self._state.trials[trial])
+
+    def _ship_trial(self, runs: _Runs, trial: TrialState) -> None:
+        run_id = runs.child(trial)
+        if trial.outcome and runs.tag(run_id, "tuneyard.shipped") == trial.outcome:
+            self._done.add(trial.id)
+            return
+        reader = self._readers.setdefault(trial.id, MetricReader(self.folder, trial.id))
+        unsent = self._unsent.setdefault(trial.id, [])
+        unsent += reader.new(self._state)
+        while unsent:
+            runs.log_metrics(run_id, unsent[:METRICS_A_BATCH])
+            del unsent[:METRICS_A_BATCH]
+        if trial.outcome:
+            for path, place in trial_files(self.folder, trial, self.header.spec.mode):
+                self.client.log_artifact(run_id, str(path), place)
+        runs.show(run_id, trial_shown(trial, self._state), trial.ended_ms)
+        if trial.outcome:
+            runs.set_tag(run_id, "tuneyard.shipped", trial.outcome)
+            self._done.add(trial.id)
+
+    def _ship_score(self, runs: _Runs) -> None:
+        scored = self._state.scored
+        if scored is None:
+            return
+        trial = self._state.trials[scored.trial]
+        run_id = runs.child(trial)
+        if runs.tag(run_id, "tuneyard.evidence") != scored.evidence:
+            step = trial.legs[-1].step
+            runs.log_metrics(
+                run_id, [Metric(key, step, value, scored.time_ms) for key, value in scored.metrics.items()]
+            )
+            self.client.log_artifacts(run_id, str(self.folder.evidence(trial.id)), "evidence")
+            runs.set_tag(run_id, "tuneyard.evidence", scored.evidence)
+
+    def _ship_parent(self, runs: _Runs) -> None:
+        text = note(self.header, self._state)
+        if text != self._note:
+            runs.set_tag(runs.parent, "mlflow.note.content", text)
+            self._note = text
+        ended = self._state.ended
+        runs.show(runs.parent, sweep_shown(self._state), ended.time_ms if ended else None)
+
+
+@contextlib.contextmanager
+def in_background(shipper: Shipper) -> Iterator[None]:
+    """Ship in a thread for as long as the context lasts; trouble is logged, waited out and tried again."""
+    over = threading.Event()
+
+    def run() -> None:
+        wait_s = PASS_S
+        while not over.wait(wait_s):
+            wait_s = PASS_S if _try(shipper) else min(2 * wait_s, BACKOFF_MAX_S)
+
+    thread = threading.Thread(target=run, name="shipper", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def drain(shipper: Shipper, *, timeout_s: float = DRAIN_S) -> bool:
+    """Ship until everything has arrived and mark the folder so; False if the server did not take it in time."""
+    deadline = time.monotonic() + timeout_s
+    while not _try(shipper):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(min(1.0, timeout_s))
+    write_atomic(shipper.folder.path / "shipped", str(shipper.folder.state().attempt))
+    return True
+
+
+def reconcile(folder: SweepFolder, now_ms: int) -> bool:
+    """Close what a dead driver left open: its attempt is marked lost and MLflow is told. True if there was something.
+
+    Raises UnreachableError when the sweep's MLflow does not answer; the next look tries again.
+    """
+    if driven(folder.path) or not unfinished_business(folder):
+        return False
+    lease = Lease.take(folder.path)
+    try:
+        journal = Journal(folder)
+        if journal.state.attempt and journal.state.ended is None:
+            host = journal.state.attempts[-1].host
+            message = f"the driver on {host} is gone; go on with: tuneyard sweep resume {folder.sweep_id}"
+            journal.append(AttemptEnded(journal.state.attempt, "lost", message, now_ms))
+        if not drain(Shipper(folder, connect(folder.header().tracking_uri)), timeout_s=0):
+            raise UnreachableError(
+                f"MLflow at {folder.header().tracking_uri} did not take the rest of {folder.sweep_id}; it is kept, try again"
+            )
+    finally:
+        lease.release()
+    return True
+
+
+def unfinished_business(folder: SweepFolder) -> bool:
+    """Whether MLflow may not know all that this folder holds."""
+    try:
+        return int((folder.path / "shipped").read_text()) != folder.state().attempt
+    except (OSError, ValueError):
+        return True
+
+
+def trial_files(folder: SweepFolder, trial: TrialState, mode: promotion.Mode) -> Iterator[tuple[Path, str | None]]:
+    """Files that belong to an ended trial's run, with their place among its artifacts."""
+    for attempt in sorted(folder.trial(trial.id).glob("a*")):
+        for name in ("trial.log", "stack.txt"):
+            file = attempt / name
+            if file.exists() and file.stat().st_size:
+                yield file, attempt.name
+    samples = sorted(folder.trial(trial.id).glob("a*/samples.tsv"), key=lambda file: file.stat().st_mtime)
+    if samples:
+        yield samples[-1], None
+    best = checkpoints.best(checkpoints.whole(folder.trial(trial.id)), mode) if trial.outcome == "completed" else None
+    if best is not None:
+        yield from ((file, "checkpoint") for file in sorted(best.path.iterdir()))
+
+
+def note(header: Header, state: SweepState) -> str:
+    """The parent's note, in Markdown: the best so far, what was planned against what became of it, how to go on."""
+    spec = header.spec
+    lines = [spec.description, ""] if spec.description else []
+    best = leader(header, state)
+    if best is not None and best.score is not None:
+        lines += [f"**Best: {best.name}**, {spec.metric} {best.score:.4g}, {best.tokens:,} tokens", ""]
+    if state.scored:
+        values = ", ".join(f"{key} {value:.4g}" for key, value in sorted(state.scored.metrics.items()))
+        lines += [f"On the test split, {state.scored.trial}: {values}", ""]
+    if state.registered:
+        lines += [f"Registered as {state.registered.name} version {state.registered.version}", ""]
+    counts: dict[str, int] = {}
+    for trial in state.trials.values():
+        counts[trial.state] = counts.get(trial.state, 0) + 1
+    asked = spec.search.trials or "all"
+    lines.append(f"Trials: {asked} asked for, {len(state.trials)} created ({_counted(counts)})")
+    lines.append(f"Tokens trained: {sum(trial.tokens for trial in state.trials.values()):,}")
+    lines += ["", f"Folder: `{header.home}/sweeps/{header.sweep_id}`; `tuneyard sweep show {header.sweep_id}`"]
+    return "\n".join(lines)
+
+
+def leader(header: Header, state: SweepState) -> TrialState | None:
+    """The winner, or before there is one, the best at the highest rung that any trial has reached."""
+    rungs = [trial.rung for trial in state.trials.values() if trial.rung is not None and trial.score is not None]
+    ranked = promotion.ranked(state.trials.values(), header.spec.mode, rung=max(rungs)) if rungs else []
+    return ranked[0] if ranked else None
+
+
+class _Runs:
+    """The sweep's runs in MLflow: found by tag or made, with what they show kept so that only changes are sent."""
+
+    def __init__(self, client: MlflowClient, header: Header, state: SweepState) -> None:
+        self._client, self._header = client, header
+        self._experiment = self._find_experiment()
+        self._tags: dict[str, dict[str, str]] = {}
+        self._shown: dict[str, Shown] = {}
+        self._children: dict[str, str] = {}
+        self.parent = ""
+        for run in self._mine():
+            self._remember(run)
+        if not self.parent:
+            self.parent = self._create_parent(state)
+
+    def child(self, trial: TrialState) -> str:
+        if trial.id not in self._children:
+            run = self._client.create_run(
+                self._experiment,
+                start_time=trial.created_ms,
+                run_name=trial.name,
+                tags={
+                    "tuneyard.sweep_id": self._header.sweep_id,
+                    "tuneyard.trial_id": trial.id,
+                    "mlflow.parentRunId": self.parent,
+                    **self._common_tags(),
+                },
+            )
+            self._remember(run)
+            params = {
+                **self._header.spec.at(trial.point).flat(),
+                "data.source": self._header.spec.data.source,
+                "data.fingerprint": self._header.data_fingerprint,
+            }
+            self._log_params(run.info.run_id, params)
+        return self._children[trial.id]
+
+    def tag(self, run_id: str, key: str) -> str | None:
+        return self._tags[run_id].get(key)
+
+    def set_tag(self, run_id: str, key: str, value: str) -> None:
+        if self._tags[run_id].get(key) != value:
+            self._client.set_tag(run_id, key, value[:8000])
+            self._tags[run_id][key] = value
+
+    def show(self, run_id: str, shown: Shown, ended_ms: int | None) -> None:
+        if self._shown[run_id] == shown:
+            return
+        for key, value in (("tuneyard.outcome", shown.outcome), ("tuneyard.reason", shown.reason)):
+            if value:
+                self.set_tag(run_id, key, value)
+            elif self._tags[run_id].pop(key, None) is not None:
+                self._client.delete_tag(run_id, key)
+        if shown.status in ("RUNNING", "SCHEDULED"):
+            self._client.update_run(run_id, status=shown.status)
+        else:
+            self._client.set_terminated(run_id, shown.status, end_time=ended_ms)
+        self._shown[run_id] = shown
+
+    def log_metrics(self, run_id: str, metrics: Sequence[Metric]) -> None:
+        from mlflow import entities
+
+        values = [entities.Metric(m.key, m.value, m.time_ms, m.step) for m in metrics]
+        self._client.log_batch(run_id, metrics=values)
+
+    def _find_experiment(self) -> str:
+        from mlflow.exceptions import MlflowException
+
+        name, uri = self._header.spec.name, self._header.tracking_uri
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return self._client.create_experiment(name, artifact_location(uri, self._header.home))
+            except MlflowException:  # another sweep of this name was faster
+                found = self._client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        if found.lifecycle_stage == "deleted":
+            self._client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)
+
+    def _mine(self) -> Iterator[Run]:
+        token = None
+        while True:
+            page = self._client.search_runs(
+                [self._experiment], f"tags.`tuneyard.sweep_id` = '{self._header.sweep_id}'", page_token=token
+            )
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def _remember(self, run: Run) -> None:
+        run_id, tags = run.info.run_id, dict(run.data.tags)
+        self._tags[run_id] = tags
+        self._shown[run_id] = Shown(run.info.status, tags.get("tuneyard.outcome"), tags.get("tuneyard.reason", ""))
+        if "tuneyard.trial_id" in tags:
+            self._children[tags["tuneyard.trial_id"]] = run_id
+        else:
+            self.parent = run_id
+
+    def _create_parent(self, state: SweepState) -> str:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        header = self._header
+        run = self._client.create_run(
+            self._experiment,
+            start_time=state.started_ms or header.created_ms,
+            run_name=f"{header.spec.name} {header.sweep_id}",
+            tags={"tuneyard.sweep_id": header.sweep_id, **self._common_tags(), **header.spec.tags},
+        )
+        self._remember(run)
+        run_id = str(run.info.run_id)
+        self._log_params(run_id, flatten(header.spec.model_dump(mode="json", by_alias=True)))
+        dataset = Dataset(
+            name=header.spec.data.source[-500:],
+            digest=header.data_fingerprint[:32],
+            source_type="tuneyard",
+            source=json.dumps({"source": header.spec.data.source, "prepared": str(header.data)}),
+        )
+        self._client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+        self._client.log_text(run_id, header.spec_text, "spec.yaml")
+        return run_id
+
+    def _common_tags(self) -> dict[str, str]:
+        versions = {f"tuneyard.version.{name}": version for name, version in self._header.versions.items()}
+        return {"mlflow.source.name": "tuneyard", "tuneyard.host": socket.gethostname(), **versions}
+
+    def _log_params(self, run_id: str, params: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        items = [Param(key, str(value)) for key, value in params.items()]
+        for start in range(0, len(items), PARAMS_A_BATCH):
+            self._client.log_batch(run_id, params=items[start : start + PARAMS_A_BATCH])
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted keys; lists stay one value."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _try(shipper: Shipper) -> bool:
+    try:
+        shipper.ship()
+    except Exception as cause:
+        log.warning(
+            "MLflow did not take the latest of %s, will try again: %s", shipper.folder.sweep_id, _first_line(cause)
+        )
+        return False
+    return True
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+
+
+def _first_line(cause: Exception) -> str:
+    return (str(cause).splitlines() or [type(cause).__name__])[0][:300]

@@ -1,0 +1,370 @@
+"""One leg of one trial: from the newest whole checkpoint of a point to the next rung of its budget.
+
+A Lightning epoch is here the stretch of batches between two validations: the stream of batches ends at each mark, the
+trainer validates, and a checkpoint is written. What happened stands in the trial's folder; nothing here knows of Ray or
+MLflow.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.loggers.logger import Logger
+from tuneyard_modules.objective import Divergence, Optimization
+from tuneyard_modules.transformer import EncoderDecoder
+from tuneyard_modules.translation import TranslationBatch, TranslationModule, TranslationSettings
+
+from tuneyard_pipelines import checkpoints, evidence, package
+from tuneyard_pipelines.build import build_network
+from tuneyard_pipelines.checkpoints import Checkpoint, Facts
+from tuneyard_pipelines.data import EncodedData, PreparedData, encode
+from tuneyard_pipelines.data.batching import BatchStream, Budget, Cursor, eval_batches
+from tuneyard_pipelines.errors import TuneyardError
+from tuneyard_pipelines.evaluate import score_test
+from tuneyard_pipelines.evidence import Evidence
+from tuneyard_pipelines.journal import Header, SweepFolder
+from tuneyard_pipelines.metrics import Metric, MetricFile
+from tuneyard_pipelines.spec import Point, TrialConfig
+from tuneyard_pipelines.watchdog import Watchdog, last_words
+
+log = logging.getLogger(__name__)
+
+LOG_EVERY_N_STEPS = 10
+SAMPLES = 20
+
+
+@dataclass(frozen=True)
+class Leg:
+    """What a process is asked to do: bring `trial` to rung number `rung`, under attempt `attempt` of the driver."""
+
+    folder: str
+    trial: str
+    point: Point
+    attempt: int
+    rung: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def attempt_folder(self) -> Path:
+        return SweepFolder(Path(self.folder)).attempt(self.trial, self.attempt)
+
+
+@dataclass(frozen=True)
+class LegResult:
+    """Where the trial stands after a leg; `outcome` and `message` say why it ended early, if it did.
+
+    share: of the full budget; score: the best validation of the sweep's metric so far, None when none was finite;
+    metrics: all values of that validation.
+    """
+
+    outcome: str | None = None
+    message: str = ""
+    share: float = 0.0
+    tokens: int = 0
+    step: int = 0
+    score: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run_leg(leg: Leg, callbacks: Sequence[pl.Callback] = ()) -> LegResult:
+    """Train one leg; whatever goes wrong inside is the result's outcome, not an exception.
+
+    `callbacks` watch the training beside ours. The process itself may end: `explain_death` tells why.
+    """
+    header = SweepFolder(Path(leg.folder)).header()
+    resources = header.spec.resources
+    leg.attempt_folder.mkdir(parents=True, exist_ok=True)
+    notes = logging.FileHandler(leg.attempt_folder / "trial.log")
+    notes.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    root = logging.getLogger("tuneyard_pipelines")
+    root.addHandler(notes)
+    watchdog = Watchdog(
+        leg.attempt_folder,
+        stall_timeout_s=resources.stall_timeout_s,
+        memory_bytes=resources.memory_per_worker_bytes,
+    )
+    try:
+        with watchdog:
+            return _Run(leg, header, watchdog).train(callbacks)
+    except Divergence as cause:
+        return LegResult("diverged", str(cause))
+    except (MemoryError, torch.OutOfMemoryError) as cause:
+        return LegResult("out_of_memory", _first_line(cause))
+    except Exception as cause:
+        log.exception("trial %s failed", leg.trial)
+        if "can't allocate memory" in str(cause):  # torch's CPU allocator raises a plain RuntimeError
+            return LegResult("out_of_memory", _first_line(cause))
+        return LegResult("error", f"{type(cause).__name__}: {_first_line(cause)}")
+    finally:
+        root.removeHandler(notes)
+        notes.close()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def explain_death(leg: Leg) -> LegResult:
+    """What became of a leg whose process is gone without a result."""
+    outcome, message = last_words(leg.attempt_folder) or (
+        "error",
+        "the trial's process is gone without a word: it was killed, crashed, or its node was lost",
+    )
+    return LegResult(outcome, message)
+
+
+def score_and_pack(folder: str, trial: str) -> Evidence:
+    """Score a trial's best checkpoint on the test split and package it, both into the trial's folder.
+
+    Evidence that is there already, of this very sweep, stands: the test split is looked at once.
+    """
+    place = SweepFolder(Path(folder))
+    header = place.header()
+    config = header.spec.at(place.state().trials[trial].point)
+    _reset_process(config.seed, threads=header.spec.resources.cpus_per_worker)
+    best = checkpoints.best(checkpoints.whole(place.trial(trial)), header.spec.mode)
+    if best is None:
+        raise TuneyardError(f"trial {trial}: no whole checkpoint with a finite score is left in {place.trial(trial)}")
+    prepared = PreparedData.open(header.data)
+    encoded = encode(prepared, config.tokenizer)
+    network = load_network(best, config, encoded.tokenizer.vocab_size)
+    package.pack(place.model(trial), network, encoded.tokenizer, config)
+    found = evidence.read(place.evidence(trial))
+    if found is not None:
+        return found
+    if header.spec.resources.gpus_per_worker:
+        network.to("cuda")
+    return score_test(network, config, prepared, encoded, place.evidence(trial))
+
+
+def load_network(checkpoint: Checkpoint, config: TrialConfig, vocab_size: int) -> EncoderDecoder:
+    """The network as it was at a checkpoint."""
+    network = build_network(config, vocab_size)
+    state = torch.load(checkpoint.state, map_location="cpu", weights_only=True)["state_dict"]
+    network.load_state_dict({key.removeprefix("network."): value for key, value in state.items()})
+    return network
+
+
+class _Run:
+    """The parts of one leg, put together."""
+
+    def __init__(self, leg: Leg, header: Header, watchdog: Watchdog) -> None:
+        self.leg, self.spec, self.watchdog = leg, header.spec, watchdog
+        self.config = self.spec.at(leg.point)
+        self.folder = SweepFolder(Path(leg.folder)).trial(leg.trial)
+        _reset_process(self.config.seed, threads=self.spec.resources.cpus_per_worker)
+        self.prepared = PreparedData.open(header.data)
+        self.encoded: EncodedData = encode(self.prepared, self.config.tokenizer)
+        training, validation = self.config.training, self.prepared.split("validation")
+        self.stream = BatchStream(
+            self.encoded.split("train"),
+            sequence_length=self.config.model.sequence_length,
+            batch_tokens=training.batch_tokens,
+            seed=self.config.seed,
+            budget=Budget(*training.budget),
+        )
+        self.module = TranslationModule(
+            build_network(self.config, self.encoded.tokenizer.vocab_size),
+            Optimization(
+                learning_rate=training.learning_rate,
+                warmup=training.warmup,
+                min_learning_rate_share=training.min_learning_rate_share,
+                weight_decay=training.weight_decay,
+                gradient_clip=training.gradient_clip,
+                adam_beta2=training.adam_beta2,
+            ),
+            TranslationSettings(max_length=self.config.model.sequence_length, label_smoothing=training.label_smoothing),
+            decode=self.encoded.tokenizer.decode,
+            references=dict(zip(validation["id"], validation["target"], strict=True)),
+        )
+
+    def train(self, callbacks: Sequence[pl.Callback]) -> LegResult:
+        until = self.spec.rungs()[self.leg.rung]
+        newest = next(reversed(checkpoints.whole(self.folder)), None)
+        if newest is None or newest.facts.share < until:
+            batches, cut = eval_batches(
+                self.encoded.split("validation"),
+                sequence_length=self.config.model.sequence_length,
+                batch_tokens=self.config.training.batch_tokens,
+            )
+            log.info(
+                "%d training pairs, %d too long; %d validation pairs cut off",
+                self.stream.kept,
+                self.stream.too_long,
+                cut,
+            )
+            logger = MetricLogger(MetricFile(self.leg.attempt_folder / "metrics.jsonl"))
+            trainer = pl.Trainer(
+                accelerator="gpu" if self.spec.resources.gpus_per_worker else "cpu",
+                devices=1,
+                max_epochs=-1,
+                logger=logger,
+                log_every_n_steps=LOG_EVERY_N_STEPS,
+                callbacks=[*callbacks, _Marks(self, logger.file, until)],
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                num_sanity_val_steps=0,
+                use_distributed_sampler=False,
+            )
+            try:
+                trainer.fit(
+                    self.module,
+                    _Stretches(self),
+                    _Batches(batches),
+                    ckpt_path=str(newest.state) if newest else None,
+                    weights_only=True,
+                )
+            finally:
+                logger.file.close()
+            self._write_samples(batches)
+        return self._result()
+
+    def cursor(self) -> Cursor:
+        return Cursor(self.module.batches_trained, self.module.tokens_trained)
+
+    def next_mark(self) -> float:
+        """The next share of the budget at which to validate: evaluations spread evenly, and every rung."""
+        evaluations = self.config.training.evaluations
+        marks = sorted({k / evaluations for k in range(1, evaluations + 1)} | set(self.spec.rungs()))
+        share = self.stream.share(self.cursor())
+        return next((mark for mark in marks if mark > share + 1e-9), 1.0)
+
+    def _result(self) -> LegResult:
+        kept = checkpoints.whole(self.folder)
+        best, last = checkpoints.best(kept, self.spec.mode), kept[-1].facts
+        outcome, message = None, ""
+        if best is None:
+            known = self.spec.metric in last.metrics
+            outcome = "diverged" if known else "no_metric"
+            message = f"{self.spec.metric} was never {'finite' if known else 'reported'}"
+        return LegResult(
+            outcome=outcome,
+            message=message,
+            share=last.share,
+            tokens=last.tokens,
+            step=last.step,
+            score=best.facts.score if best else None,
+            metrics=best.facts.metrics if best else {},
+        )
+
+    def _write_samples(self, batches: Sequence[TranslationBatch]) -> None:
+        """The first validation pairs with what the model says now: source, target, prediction."""
+        validation = self.prepared.split("validation")
+        row = {example: index for index, example in enumerate(validation["id"])}
+        self.module.eval()
+        lines = ["source\ttarget\tprediction"]
+        batch = batches[0]
+        for example, said in zip(batch.ids[:SAMPLES], self.module.translate(batch.source_BS[:SAMPLES]), strict=True):
+            pair = validation[row[example]]
+            lines.append("\t".join(text.replace("\t", " ") for text in (pair["source"], pair["target"], said)))
+        (self.leg.attempt_folder / "samples.tsv").write_text("\n".join(lines) + "\n")
+
+
+class _Stretches:
+    """Iterating gives the batches from where the module stands to the next mark."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+
+    def __iter__(self) -> Iterator[TranslationBatch]:
+        return iter(self._run.stream.between(self._run.cursor(), self._run.next_mark()))
+
+
+class _Batches:
+    """A list that Lightning takes for one loader, not for a list of loaders."""
+
+    def __init__(self, batches: Sequence[TranslationBatch]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[TranslationBatch]:
+        return iter(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+class _Marks(pl.Callback):
+    """At every mark: a checkpoint, and the end of the leg when its rung is reached."""
+
+    def __init__(self, run: _Run, metrics: MetricFile, until: float) -> None:
+        self._run, self._metrics, self._until = run, metrics, until
+
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        self._run.watchdog.alive()
+
+    def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        self._run.watchdog.alive()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        run, module = self._run, self._run.module
+        metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("val/")}
+        score = metrics.get(run.spec.metric)
+        share = run.stream.share(run.cursor())
+        facts = Facts(
+            step=trainer.global_step,
+            position=module.batches_trained,
+            tokens=module.tokens_trained,
+            share=share,
+            score=score if score is not None and math.isfinite(score) else None,
+            metrics={key: value for key, value in metrics.items() if math.isfinite(value) or key == run.spec.metric},
+        )
+        self._metrics.flush()
+        checkpoints.save(
+            run.leg.attempt_folder / "checkpoints",
+            facts,
+            lambda path: trainer.save_checkpoint(path, weights_only=False),
+        )
+        checkpoints.prune(run.folder, run.spec.mode)
+        if share >= self._until - 1e-9:
+            trainer.should_stop = True
+
+
+class MetricLogger(Logger):
+    """Lightning's values to the trial's metric file, with the time at which they came."""
+
+    def __init__(self, file: MetricFile) -> None:
+        super().__init__()
+        self.file = file
+
+    @property
+    def name(self) -> str:
+        return "tuneyard"
+
+    @property
+    def version(self) -> str:
+        return "0"
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        now_ms = int(time.time() * 1000)
+        self.file.write(
+            Metric(key, int(step or 0), float(value), now_ms) for key, value in metrics.items() if key != "epoch"
+        )
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """The point is known without it."""
+
+
+def _reset_process(seed: int, *, threads: int) -> None:
+    """A reused process starts every leg alike."""
+    pl.seed_everything(seed, verbose=False)
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(torch.float32)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def _first_line(cause: BaseException) -> str:
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0][:500]

@@ -1,0 +1,133 @@
+"""Other tools' words for what a spec says, and the nearest known name to a slip of the pen."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+# Their word -> our dotted key. No edit distance would find these.
+FOREIGN: dict[str, str] = {
+    word: key
+    for key, words in {
+        "model.d_model": (
+            "hidden_size hidden_dim hidden_units n_embd embed_dim embedding_dim embedding_size emb_dim "
+            "dim dmodel model_dim d_hidden width"
+        ),
+        "model.num_heads": (
+            "n_head nhead n_heads nheads heads head_count num_attention_heads attention_heads encoder_heads"
+        ),
+        "model.num_layers": (
+            "n_layer n_layers nlayers layers depth num_hidden_layers num_blocks n_blocks layer_count "
+            "num_encoder_layers num_decoder_layers encoder_layers decoder_layers"
+        ),
+        "model.sequence_length": (
+            "block_size context_length context_size context_window max_seq_len seq_len seq_length seqlen "
+            "max_seq_length max_sequence_length max_len max_length length n_ctx n_positions "
+            "max_position_embeddings window_size"
+        ),
+        "model.d_ff": (
+            "dim_feedforward ffn_dim ff_dim d_inner n_inner intermediate_size mlp_dim feedforward_size hidden_ff"
+        ),
+        "model.dropout": (
+            "dropout_rate dropout_prob dropout_p drop_rate attn_pdrop resid_pdrop embd_pdrop "
+            "attention_dropout hidden_dropout_prob p_drop"
+        ),
+        "model.positions": "position_embedding position_embedding_type positional_encoding pos_encoding pos_emb",
+        "model.architecture": "arch model_type model_name family",
+        "training.learning_rate": "lr eta alpha step_size max_lr peak_lr base_lr initial_lr lr_rate learningrate",
+        "training.batch_tokens": (
+            "batch_size bs batchsize train_batch_size per_device_train_batch_size micro_batch_size "
+            "tokens_per_batch max_tokens_per_batch"
+        ),
+        "training.max_epochs": "epochs epoch n_epochs num_epochs num_train_epochs max_epoch",
+        "training.max_steps": (
+            "steps n_steps num_steps num_train_steps train_steps total_steps iterations max_iters max_updates"
+        ),
+        "training.max_tokens": "tokens total_tokens train_tokens num_tokens token_budget",
+        "training.warmup": "warmup_steps warmup_ratio warmup_iters num_warmup_steps warmup_share",
+        "training.min_learning_rate_share": (
+            "min_lr min_lr_ratio eta_min final_lr final_learning_rate min_learning_rate"
+        ),
+        "training.weight_decay": "wd decay l2 l2_penalty",
+        "training.gradient_clip": "grad_clip clip_grad clip_norm max_grad_norm gradient_clip_val clip",
+        "training.label_smoothing": "smoothing label_smoothing_factor label_smooth",
+        "training.adam_beta2": "beta2 beta_2 betas",
+        "training.evaluations": "eval_interval eval_steps val_check_interval num_evals evals",
+        "data.tokenizer.vocab_size": "vocabulary_size n_vocab num_words bpe_size vocab",
+        "data.source": "dataset dataset_name train_file data_path corpus",
+        "data.examples": "num_examples n_examples n_samples dataset_size",
+        "search.trials": "num_samples n_trials num_trials max_trials trial_count max_evals n_iter",
+        "search.max_concurrent_trials": "max_concurrent n_jobs parallelism num_workers parallel_trials concurrency",
+        "search.algorithm": "sampler searcher search_alg search_algorithm method strategy",
+        "search.scheduler": "pruner early_stopping stopper",
+        "search.metric": "objective monitor target_metric",
+        "search.retries": "max_failures max_retries",
+        "search.scheduler.reduction_factor": "eta_factor halving_factor",
+        "search.scheduler.min_share": "grace_period min_resource min_budget",
+        "resources.cpus_per_worker": "cpus cpu num_cpus cpus_per_trial n_cpus",
+        "resources.gpus_per_worker": "gpus gpu num_gpus gpus_per_trial n_gpus devices",
+        "resources.memory_per_worker": "memory mem ram",
+        "resources.stall_timeout": "timeout hang_timeout",
+        "seed": "random_seed random_state rng_seed manual_seed",
+        "name": "experiment experiment_name sweep_name study_name project",
+        "register": "registered_model_name register_model registered_model",
+        "constraints": "constraint conditions restrictions",
+    }.items()
+    for word in words.split()
+}
+_NOTES = {
+    "training.batch_tokens": "counted in tokens, not in examples",
+    "training.warmup": "a share of the budget",
+    "training.evaluations": "how many over the whole budget",
+    "model.sequence_length": "in tokens",
+}
+
+
+def did_you_mean(word: str, section: str, keys: Iterable[str]) -> str | None:
+    """The known key that `word`, written inside `section` (dotted, "" is the top), likely stands for, as a question.
+
+    `keys` are all dotted keys. A key of the same section is named by its last part, any other in full.
+    """
+    keys = list(keys)
+    plain = _plain(word)
+    mine = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == section}
+    others = {key.rpartition(".")[2]: key for key in keys}
+    if plain in mine or plain in others:
+        found = mine.get(plain) or others[plain]
+    elif plain in FOREIGN and FOREIGN[plain] in keys:
+        found = FOREIGN[plain]
+    elif near := difflib.get_close_matches(plain, mine, n=1, cutoff=0.6):
+        found = mine[near[0]]
+    elif near := difflib.get_close_matches(plain, others, n=1, cutoff=0.75):
+        found = others[near[0]]
+    else:
+        return None
+    known = found.rpartition(".")[2] if found.rpartition(".")[0] == section else found
+    note = f" ({_NOTES[found]})" if plain in FOREIGN and found in _NOTES else ""
+    return f"did you mean {known}{note}?"
+
+
+def nearest(word: str, names: Iterable[str]) -> str | None:
+    """The name of `names` that `word` most likely stands for: by other tools' words first, then by spelling."""
+    names = list(names)
+    plain = _plain(word)
+    ours = FOREIGN.get(plain.rpartition(".")[2], "").rpartition(".")[2]
+    if ours in names:
+        return ours
+    return next(iter(difflib.get_close_matches(plain, names, n=1, cutoff=0.6)), None)
+
+
+def constraint_names(keys: Iterable[str]) -> dict[str, str]:
+    """Every name by which a constraint may call a key: the dotted key and each of its tails."""
+    names: dict[str, str] = {}
+    for key in keys:
+        parts = key.split(".")
+        names |= {".".join(parts[start:]): key for start in range(len(parts))}
+    return names
+
+
+def _plain(word: str) -> str:
+    """`numHeads`, `Num-Heads` -> `num_heads`; cut, since comparing is quadratic."""
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word[:80])
+    return snake.lower().replace("-", "_").replace(" ", "_")

@@ -1,0 +1,81 @@
+"""Ends its own process when training makes no step for too long or outgrows its memory, and leaves why on disk.
+
+A stall is watched by faulthandler's own thread, which needs no Python to run: it works while a call into C hangs, writes
+every thread's stack and exits. Memory is the resident set of the process, looked at several times a second.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+STACK, MEMORY = "stack.txt", "out_of_memory.txt"
+LOOK_S = 0.1
+
+
+class Watchdog:
+    """Use as a context around a leg; call `alive` at every step."""
+
+    def __init__(self, folder: Path, *, stall_timeout_s: float, memory_bytes: int) -> None:
+        self._folder, self._stall_timeout_s, self._memory_bytes = folder, stall_timeout_s, memory_bytes
+        self._armed_s = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch_memory, name="watchdog", daemon=True)
+
+    def __enter__(self) -> Watchdog:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for name in (STACK, MEMORY):
+            (self._folder / name).unlink(missing_ok=True)
+        self._stack = (self._folder / STACK).open("w")
+        self.alive()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        self._stack.close()
+        (self._folder / STACK).unlink()
+        self._over.set()
+        self._thread.join()
+
+    def alive(self) -> None:
+        """Training is moving; cheap enough for every step (the timer is set anew a few times within the timeout)."""
+        now = time.monotonic()
+        if now - self._armed_s > min(1.0, self._stall_timeout_s / 10):
+            faulthandler.dump_traceback_later(self._stall_timeout_s, exit=True, file=self._stack)
+            self._armed_s = now
+
+    def _watch_memory(self) -> None:
+        process = psutil.Process()
+        while not self._over.wait(LOOK_S):
+            used = process.memory_info().rss
+            if used > self._memory_bytes:
+                text = (
+                    f"the trial's process grew to {used / 2**20:,.0f} MiB, past resources.memory_per_worker "
+                    f"({self._memory_bytes / 2**20:,.0f} MiB); raise it, or make the model, batch_tokens or "
+                    "sequence_length smaller"
+                )
+                (self._folder / MEMORY).write_text(text)
+                os._exit(1)
+
+
+def last_words(folder: Path) -> tuple[str, str] | None:
+    """Outcome and reason that the watchdog left in a trial's folder when it ended the process; None if it did not."""
+    try:
+        return "out_of_memory", (folder / MEMORY).read_text()
+    except FileNotFoundError:
+        pass
+    try:
+        if (folder / STACK).read_text():
+            return "stalled", f"no step for resources.stall_timeout; the stacks are in {folder / STACK}"
+    except FileNotFoundError:
+        pass
+    return None

@@ -1,0 +1,55 @@
+"""The command line: one file per noun. An error is one message on stderr and the exit code of its kind.
+
+0 done, 1 the work failed, 2 the input is wrong, 3 a service cannot be reached, 4 refused, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from tuneyard_pipelines.errors import TuneyardError
+
+import tuneyard
+from tuneyard.cli import model, sweep
+
+app = typer.Typer(
+    name="tuneyard",
+    help="Train sweeps of sequence models from one YAML file, browse them in MLflow, use and promote the best.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(sweep.app, name="sweep")
+app.add_typer(model.app, name="model")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(tuneyard.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        app()
+    except TuneyardError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)

@@ -1,0 +1,104 @@
+"""`tuneyard model`: registered models, and what they predict."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from tuneyard_pipelines.errors import InputError
+
+from tuneyard import settings
+from tuneyard.cli.output import Json, Mlflow, table, when
+
+app = typer.Typer(help="List, look at and use registered models.", no_args_is_help=True)
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="NAME (its candidate), NAME@ALIAS or NAME/VERSION.")]
+
+
+@app.command("list")
+def list_(mlflow: Mlflow = None, as_json: Json = False) -> None:
+    """All registered models and their versions."""
+    from tuneyard_pipelines import tracking
+
+    from tuneyard import registry
+
+    uri = settings.tracking_uri(settings.find_home(), mlflow)
+    found = registry.list_models(tracking.connect(uri))
+    if as_json:
+        print(json.dumps([version.to_dict() for version in found]))
+    elif not found:
+        print(f"no registered models in {uri}; a sweep with `register: {{name: ...}}` makes one")
+    else:
+        rows = [
+            (
+                v.name,
+                str(v.version),
+                ", ".join(v.aliases),
+                v.tags.get("metric", ""),
+                v.tags.get("score", ""),
+                when(v.created_ms),
+            )
+            for v in found
+        ]
+        table(("model", "version", "aliases", "metric", "score", "registered"), rows)
+
+
+@app.command()
+def show(model: Model, mlflow: Mlflow = None, as_json: Json = False) -> None:
+    """One version: where it comes from and how it scored."""
+    from tuneyard_pipelines import tracking
+
+    from tuneyard import registry
+
+    uri = settings.tracking_uri(settings.find_home(), mlflow)
+    version = registry.find(tracking.connect(uri), model)
+    if as_json:
+        print(json.dumps(version.to_dict()))
+        return
+    facts = {
+        "model": f"{version.name}/{version.version}",
+        "aliases": ", ".join(version.aliases) or "none",
+        "what": version.description,
+        "registered": when(version.created_ms),
+        "run": version.run_id,
+        **version.tags,
+    }
+    table(None, list(facts.items()))
+
+
+@app.command()
+def predict(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="NAME (its candidate), NAME@ALIAS, NAME/VERSION or sweep:ID/TRIAL.")
+    ],
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Without texts: lines of stdin.")
+    ] = None,
+    mlflow: Mlflow = None,
+    as_json: Json = False,
+) -> None:
+    """What the model makes of each text, one line each."""
+    given = texts if texts else _stdin()
+    from tuneyard.local import load_model
+
+    predictions = load_model(model, mlflow=mlflow).predict(given)
+    if as_json:
+        print(
+            json.dumps(
+                [{"text": a, "prediction": b} for a, b in zip(given, predictions, strict=True)], ensure_ascii=False
+            )
+        )
+    else:
+        for text, prediction in zip(given, predictions, strict=True):
+            print(f"{text}\t{prediction}" if texts else prediction)
+
+
+def _stdin() -> list[str]:
+    if sys.stdin.isatty():
+        raise InputError("model predict: no TEXT given and nothing on stdin; give texts, or pipe one a line")
+    try:
+        lines = [line.rstrip("\r\n") for line in sys.stdin]
+    except UnicodeDecodeError as cause:
+        raise InputError(f"stdin: not UTF-8 ({cause}); convert it first, for example with iconv") from cause
+    return lines

@@ -1,0 +1,190 @@
+"""A running sweep on screen: one live table where there is a terminal, a line for each event where there is none.
+
+It reads the sweep's folder like any other reader, in a thread of its own: the driver knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+from tuneyard_pipelines import tracking
+from tuneyard_pipelines.journal import (
+    AttemptStarted,
+    Event,
+    Header,
+    LegEnded,
+    LegFailed,
+    LegStarted,
+    SweepFolder,
+    SweepState,
+    Tail,
+    TrialEnded,
+    TrialState,
+    WinnerRegistered,
+    WinnerScored,
+)
+from tuneyard_pipelines.metrics import Metric, MetricReader
+from tuneyard_pipelines.plan import plan
+from tuneyard_pipelines.spec import short_name
+
+from tuneyard import sweeps
+
+REFRESH_S = 0.5
+STYLES = {"running": "bold cyan", "completed": "green", "waiting": "dim", "stopped_early": "dim"}
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[Callable[[SweepFolder], None]]:
+    """Gives a function to call with the folder once the sweep is accepted; the screen ends with the context."""
+    console = Console(stderr=False, highlight=False)
+    over = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def announce(folder: SweepFolder) -> None:
+        console.print(f"sweep {folder.sweep_id} in {folder.path}")
+        target = _live if console.is_terminal else _lines
+        threads.append(threading.Thread(target=target, args=(folder, console, over), name="screen", daemon=True))
+        threads[0].start()
+
+    console.print("reading the spec, preparing data, starting Ray ...")
+    try:
+        yield announce
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+class Progress:
+    """The sweep's state with the newest values of trials that are at a leg; `refresh` reads what is new."""
+
+    def __init__(self, folder: SweepFolder) -> None:
+        self.folder, self.header = folder, folder.header()
+        self.state = SweepState()
+        self.latest: dict[str, dict[str, Metric]] = {}
+        self._tail = Tail(folder.journal)
+        self._readers: dict[str, MetricReader] = {}
+        self._expected = plan(self.header.spec).expected_tokens
+        self._began: tuple[float, int] | None = None
+
+    def refresh(self) -> list[Event]:
+        events = list(self._tail.events())
+        for event in events:
+            self.state = self.state.after(event)
+        for trial in self.state.trials.values():
+            if trial.outcome is None or trial.id not in self.latest:
+                reader = self._readers.setdefault(trial.id, MetricReader(self.folder, trial.id))
+                self.latest.setdefault(trial.id, {}).update({m.key: m for m in reader.new(self.state)})
+        if self._began is None and any(trial.running for trial in self.state.trials.values()):
+            self._began = (time.monotonic(), self.tokens)
+        return events
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.trial_tokens(trial) for trial in self.state.trials.values())
+
+    def trial_tokens(self, trial: TrialState) -> int:
+        newest = self.latest.get(trial.id, {}).get("train/tokens")
+        return max(trial.tokens, int(newest.value) if newest else 0)
+
+    def left_s(self) -> float | None:
+        """Seconds left if the rest goes as fast as this attempt has gone so far; None while nothing is known."""
+        if self._began is None or self._expected is None:
+            return None
+        since, tokens = self._began
+        done = self.tokens - tokens
+        elapsed_s = time.monotonic() - since
+        return max(0.0, self._expected - self.tokens) * elapsed_s / done if done > 0 and elapsed_s > 5 else None
+
+
+def render(progress: Progress) -> Group:
+    """The table of trials, and under it the best so far and the time left."""
+    header, state = progress.header, progress.state
+    keys = list(header.spec.ranges)
+    grid = Table(expand=False, box=None, pad_edge=False, header_style="bold")
+    grid.add_column("trial")
+    for key in keys:
+        grid.add_column(short_name(key), justify="right")
+    for name in ("tokens", "train/loss", header.spec.metric):
+        grid.add_column(name, justify="right")
+    grid.add_column("state")
+    best = tracking.leader(header, state)
+    for trial in sweeps.leaderboard(header, state):
+        grid.add_row(
+            trial.id,
+            *(_short(trial.point[key]) for key in keys),
+            f"{progress.trial_tokens(trial):,}",
+            _value(progress, trial, "train/loss"),
+            _value(progress, trial, header.spec.metric),
+            Text(trial.state, style=STYLES.get(trial.state, "red")),
+            style="bold" if best is not None and trial.id == best.id else "",
+        )
+    return Group(grid, Text(_summary(progress, best), style="dim"))
+
+
+def line(event: Event, header: Header, state: SweepState) -> str | None:
+    """An event as one line, or None if it is of no interest."""
+    match event:
+        case AttemptStarted():
+            return f"attempt {event.attempt} on {event.host}"
+        case LegStarted():
+            return f"{state.trials[event.trial].name}: training to {header.spec.rungs()[event.rung]:.0%} of the budget"
+        case LegEnded():
+            score = "no finite score" if event.score is None else f"{event.score:.4f}"
+            return f"{state.trials[event.trial].name}: {header.spec.metric} {score} at {event.tokens:,} tokens"
+        case LegFailed() | TrialEnded():
+            return f"{state.trials[event.trial].name}: {event.outcome} {event.message}".rstrip()
+        case WinnerScored():
+            values = ", ".join(f"{key} {value:.4f}" for key, value in sorted(event.metrics.items()))
+            return f"{state.trials[event.trial].name}: {values}"
+        case WinnerRegistered():
+            return f"registered {event.name} version {event.version}; {event.candidate}"
+        case _:
+            return None
+
+
+def _live(folder: SweepFolder, console: Console, over: threading.Event) -> None:
+    progress = Progress(folder)
+    with Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
+        while not over.wait(REFRESH_S):
+            progress.refresh()
+            live.update(render(progress), refresh=True)
+
+
+def _lines(folder: SweepFolder, console: Console, over: threading.Event) -> None:
+    progress = Progress(folder)
+    ended = False
+    while not ended:
+        ended = over.wait(REFRESH_S)
+        for event in progress.refresh():
+            text = line(event, progress.header, progress.state)
+            if text:
+                print(text, flush=True)
+    sys.stdout.flush()
+
+
+def _summary(progress: Progress, best: TrialState | None) -> str:
+    said = [f"{progress.tokens:,} tokens"]
+    if best is not None and best.score is not None:
+        said.insert(0, f"best so far {best.name} {progress.header.spec.metric} {best.score:.4f}")
+    left_s = progress.left_s()
+    if left_s is not None:
+        said.append(f"about {int(left_s) // 60}:{int(left_s) % 60:02d} left")
+    return "   ".join(said)
+
+
+def _value(progress: Progress, trial: TrialState, key: str) -> str:
+    newest = progress.latest.get(trial.id, {}).get(key)
+    return "" if newest is None else f"{newest.value:.4f}"
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

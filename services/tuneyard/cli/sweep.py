@@ -1,0 +1,134 @@
+"""`tuneyard sweep`: plan, run, resume, look at."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from tuneyard_pipelines.errors import InputError, TuneyardError
+
+from tuneyard import settings
+from tuneyard.cli.output import Json, Mlflow, table, when
+
+app = typer.Typer(help="Plan, train and look at sweeps.", no_args_is_help=True)
+Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="A sweep's YAML file.")]
+Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in model.d_model=128.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="A sweep's id, or enough of its beginning.")]
+
+
+@app.command()
+def run(spec: Spec, overrides: Set = [], mlflow: Mlflow = None) -> None:  # noqa: B006  (typer reads the default)
+    """Train a sweep here and now: progress on screen, runs in MLflow, the best model registered."""
+    from tuneyard_pipelines.spec import load
+
+    load(spec, overrides)  # what is wrong with the file is said before the seconds that the imports below take
+    from tuneyard.cli.screen import watching
+
+    with watching() as announce:
+        from tuneyard.local import run_sweep
+
+        folder = run_sweep(spec, mlflow=mlflow, overrides=overrides, announce=announce)
+    _finish(folder)
+
+
+@app.command()
+def resume(sweep_id: Id) -> None:
+    """Go on with what is unfinished in a sweep."""
+    from tuneyard_pipelines.journal import SweepFolder
+
+    from tuneyard.cli.screen import watching
+    from tuneyard.sweeps import find
+
+    folder: SweepFolder = find(settings.find_home(), sweep_id)
+    with watching() as announce:
+        from tuneyard.local import resume_sweep
+
+        resume_sweep(folder, announce=announce)
+    _finish(folder)
+
+
+@app.command()
+def plan(spec: Spec, overrides: Set = [], as_json: Json = False) -> None:  # noqa: B006
+    """What would run: points, feasible share, tokens. Trains and creates nothing; exit 2 where nothing can run."""
+    from tuneyard_pipelines.plan import plan as make
+    from tuneyard_pipelines.spec import load
+
+    found = make(load(spec, overrides))
+    if as_json:
+        print(json.dumps(found.to_dict()))
+    else:
+        print("\n".join(found.lines()))
+    if found.problems:
+        raise typer.Exit(InputError.exit_code)
+
+
+@app.command()
+def schema() -> None:
+    """The JSON schema of a spec, for editors."""
+    from tuneyard_pipelines.spec import json_schema
+
+    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """The sweeps of this home, newest first."""
+    from tuneyard import sweeps
+
+    home = settings.find_home()
+    found = [sweeps.look(folder) for folder in sweeps.all_folders(home)]
+    if as_json:
+        print(json.dumps([view.to_dict() for view in found]))
+    elif not found:
+        print(f"no sweeps in {home / 'sweeps'}; start one with: tuneyard sweep run SPEC")
+    else:
+        rows = [
+            (view.sweep_id, view.name, view.state, view.counted, view.best_text, when(view.created_ms), "local")
+            for view in found
+        ]
+        table(("id", "name", "state", "trials", "best", "created", "where"), rows)
+
+
+@app.command()
+def show(sweep_id: Id, as_json: Json = False) -> None:
+    """One sweep: its state, its best trial, where its runs are, what to do next."""
+    from tuneyard import sweeps
+
+    view = sweeps.look(sweeps.find(settings.find_home(), sweep_id))
+    if as_json:
+        print(json.dumps(view.to_dict()))
+    else:
+        table(None, view.facts())
+
+
+@app.command()
+def trials(sweep_id: Id, as_json: Json = False) -> None:
+    """The trials of a sweep, best first."""
+    from tuneyard import sweeps
+
+    view = sweeps.look(sweeps.find(settings.find_home(), sweep_id))
+    if as_json:
+        print(json.dumps([row.to_dict() for row in view.leaderboard]))
+    elif not view.leaderboard:
+        print("no trials yet")
+    else:
+        table(*view.leaderboard_table())
+
+
+def _finish(folder: Any) -> None:
+    """The last screen of a sweep; exit 1 when nothing came of it, 130 when it was interrupted."""
+    from tuneyard import sweeps
+
+    view = sweeps.look(folder)
+    if view.leaderboard:
+        print()
+        table(*view.leaderboard_table())
+    print()
+    table(None, view.facts())
+    if view.state == "interrupted":
+        sys.exit(130)
+    if view.state != "finished":
+        raise TuneyardError(f"sweep {view.sweep_id} {view.state}: {view.message or 'see its driver.log'}")

@@ -1,0 +1,91 @@
+"""The one door to training and models on this machine, for the command line and the Python API."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import yaml
+from tuneyard_pipelines import package, sweep, tracking
+from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.journal import SweepFolder, SweepState
+from tuneyard_pipelines.spec import SweepSpec, load
+
+from tuneyard import registry, settings
+
+Announce = Callable[[SweepFolder], None]
+
+
+def run_sweep(
+    spec: SweepSpec | str | Path,
+    *,
+    home: Path | None = None,
+    mlflow: str | None = None,
+    overrides: Sequence[str] = (),
+    announce: Announce = lambda folder: None,
+) -> SweepFolder:
+    """Train a sweep here and now and return its folder; blocks until it has ended.
+
+    `spec`: a path, or a spec that is loaded already. `mlflow`: a tracking URI. `announce` is called once the sweep is
+    accepted. Raises InputError for what is wrong with spec, data or resources, UnreachableError without MLflow; nothing
+    is left behind then.
+    """
+    if isinstance(spec, SweepSpec):
+        text = yaml.safe_dump(spec.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True)
+    else:
+        path = Path(spec)
+        spec = load(path, overrides)
+        text = path.read_text(encoding="utf-8-sig")
+    home = home or settings.find_home()
+    uri = settings.tracking_uri(home, mlflow)
+    settings.make_home(home)
+    with sweep.cluster(spec.resources):
+        folder = sweep.begin(spec, text, home=home, tracking_uri=uri, sweep_id=secrets.token_hex(4))
+        announce(folder)
+        sweep.drive(folder)
+    return folder
+
+
+def resume_sweep(folder: SweepFolder, *, announce: Announce = lambda folder: None) -> SweepState:
+    """Go on with what is unfinished; a sweep that is finished is left as it is."""
+    state = folder.state()
+    if state.ended is not None and state.ended.state == "finished":
+        tracking.reconcile(folder, sweep.now_ms())
+        return state
+    announce(folder)
+    return sweep.drive(folder)
+
+
+def load_model(name: str, *, home: Path | None = None, mlflow: str | None = None) -> package.Translator:
+    """The model `NAME`, `NAME@ALIAS`, `NAME/VERSION` or `sweep:ID/TRIAL`, its files checked against its digest.
+
+    `NAME` alone is its candidate. Raises InputError when there is none, RefusedError when its files are not those that
+    were registered.
+    """
+    home = home or settings.find_home()
+    if name.startswith("sweep:"):
+        return package.load(_trial_model(home, name))
+    uri = settings.tracking_uri(home, mlflow)
+    version = registry.find(tracking.connect(uri), name)
+    return package.load(_download(version, uri), version.tags.get("digest"))
+
+
+def _download(version: registry.Version, uri: str) -> Path:
+    """The folder of a version's packaged model, on this machine."""
+    from mlflow.artifacts import download_artifacts
+
+    if "digest" not in version.tags:
+        raise InputError(
+            f"{version.name}/{version.version} was not packaged by Tuneyard; load it with mlflow.pyfunc.load_model"
+        )
+    folder = download_artifacts(f"models:/{version.name}/{version.version}", tracking_uri=uri, registry_uri=uri)
+    return Path(folder) / "artifacts" / "model"
+
+
+def _trial_model(home: Path, name: str) -> Path:
+    sweep_id, _, trial = name.removeprefix("sweep:").partition("/")
+    folder = SweepFolder(home / "sweeps" / sweep_id).model(trial)
+    if not folder.exists():
+        raise InputError(f"{name}: no packaged model in {folder}; only the winner of a sweep is packaged")
+    return folder

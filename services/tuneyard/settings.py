@@ -1,0 +1,51 @@
+"""Where state lives and which MLflow is meant: from the command line, the environment, or what is found nearby."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from tuneyard_pipelines.errors import InputError
+
+HOME = ".tuneyard"
+
+
+def find_home(environment: Mapping[str, str] = os.environ, start: Path | None = None) -> Path:
+    """TUNEYARD_HOME, else the nearest `.tuneyard` in this folder or above it, else `.tuneyard` in this folder.
+
+    The folder need not exist yet.
+    """
+    if named := environment.get("TUNEYARD_HOME"):
+        return Path(named).expanduser().resolve()
+    here = (start or Path.cwd()).resolve()
+    return next((folder / HOME for folder in (here, *here.parents) if (folder / HOME).is_dir()), here / HOME)
+
+
+def make_home(home: Path) -> None:
+    """Create the folder of state; it keeps itself out of git. Raises InputError where it cannot be written."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        ignore = home / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+        probe = home / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as cause:
+        raise InputError(
+            f"{home}: state cannot be written here ({cause.strerror}); free space, change its owner, or name another "
+            "folder with TUNEYARD_HOME"
+        ) from cause
+
+
+def tracking_uri(home: Path, option: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """`--mlflow URI`, else MLFLOW_TRACKING_URI, else SQLite in the home. A bare path or file: URI is refused."""
+    uri = option or environment.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home / 'mlflow.db'}"
+    scheme = uri.split(":", 1)[0]
+    if scheme not in {"http", "https", "sqlite", "postgresql", "mysql", "databricks"} and "+" not in scheme:
+        place = "--mlflow" if option else "MLFLOW_TRACKING_URI"
+        raise InputError(
+            f"{place}: {uri!r} is not a tracking server; use http://HOST:PORT or sqlite:////absolute/path.db"
+        )
+    return uri

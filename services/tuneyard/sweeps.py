@@ -1,0 +1,187 @@
+"""Local sweeps as people look at them: read from their folders, and closed in MLflow where a driver died."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tuneyard_pipelines import lease, promotion, tracking
+from tuneyard_pipelines.errors import InputError, TuneyardError
+from tuneyard_pipelines.journal import Header, SweepFolder, SweepState, TrialState
+from tuneyard_pipelines.spec import Scalar, short_name
+
+
+@dataclass(frozen=True)
+class Row:
+    """A trial on the leaderboard."""
+
+    trial: str
+    name: str
+    point: Mapping[str, Scalar]
+    state: str
+    score: float | None
+    share: float
+    tokens: int
+    message: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "point": dict(self.point)}
+
+
+@dataclass(frozen=True)
+class View:
+    """What there is to say about one sweep. `state`: running, finished, failed, interrupted or lost."""
+
+    sweep_id: str
+    name: str
+    state: str
+    message: str
+    created_ms: int
+    metric: str
+    folder: str
+    tracking_uri: str
+    leaderboard: tuple[Row, ...]
+    asked: int | None
+    test: Mapping[str, float]
+    scored: str | None
+    model: str | None
+    candidate: str
+    warning: str = ""
+
+    @property
+    def counted(self) -> str:
+        counts: dict[str, int] = {}
+        for row in self.leaderboard:
+            counts[row.state] = counts.get(row.state, 0) + 1
+        return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
+
+    @property
+    def best_text(self) -> str:
+        best = next((row for row in self.leaderboard if row.score is not None), None)
+        return f"{best.trial} {self.metric} {best.score:.4g}" if best and best.score is not None else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "leaderboard": [row.to_dict() for row in self.leaderboard], "where": "local"}
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Label and value, one a line."""
+        facts = [("sweep", f"{self.sweep_id} ({self.name}), {self.state}"), ("trials", self.counted)]
+        if self.message:
+            facts.append(("why", self.message))
+        if self.best_text:
+            facts.append(("best", self.best_text))
+        if self.test:
+            values = ", ".join(f"{key} {value:.4g}" for key, value in sorted(self.test.items()))
+            facts.append(("test", f"{self.scored}: {values}"))
+        facts += [("folder", self.folder), ("runs", f"experiment {self.name!r} in {self.tracking_uri}")]
+        if self.model:
+            facts += [("model", f"{self.model}; {self.candidate}")]
+        facts += [("next", command) for command in self._next()]
+        if self.warning:
+            facts.append(("warning", self.warning))
+        return facts
+
+    def _next(self) -> list[str]:
+        browse = f"mlflow server --backend-store-uri {self.tracking_uri} --port 5000"
+        commands = [] if self.tracking_uri.startswith("http") else [browse]
+        if self.state in ("interrupted", "lost", "failed"):
+            commands.insert(0, f"tuneyard sweep resume {self.sweep_id}")
+        if self.model:
+            name, _, version = self.model.partition(" version ")
+            commands.append(f"tuneyard model predict {name}/{version} TEXT")
+        return commands
+
+    def leaderboard_table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        keys = sorted({key for row in self.leaderboard for key in row.point}, key=list(self.leaderboard[0].point).index)
+        head = ["trial", *(short_name(key) for key in keys), "tokens", self.metric, "state"]
+        return head, [
+            [
+                row.trial,
+                *(_cell(row.point.get(key, "")) for key in keys),
+                f"{row.tokens:,}",
+                "" if row.score is None else f"{row.score:.4f}",
+                row.state + (f": {row.message[:60]}" if row.message else ""),
+            ]
+            for row in self.leaderboard
+        ]
+
+
+def all_folders(home: Path) -> list[SweepFolder]:
+    """The folders of all accepted sweeps, newest first."""
+    folders = [SweepFolder(path.parent) for path in (home / "sweeps").glob("*/sweep.json")]
+    return sorted(folders, key=lambda folder: folder.header().created_ms, reverse=True)
+
+
+def find(home: Path, sweep_id: str) -> SweepFolder:
+    """The sweep whose id begins so. Raises InputError when none or several do."""
+    found = [folder for folder in all_folders(home) if folder.sweep_id.startswith(sweep_id)] if sweep_id else []
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError(f"sweep {sweep_id!r}: {', '.join(f.sweep_id for f in found)} begin so; give more of the id")
+    known = ", ".join(f.sweep_id for f in all_folders(home)) or "none"
+    raise InputError(f"sweep {sweep_id!r}: not in {home / 'sweeps'}; there are: {known}")
+
+
+def look(folder: SweepFolder) -> View:
+    """The sweep as it is now. A driver that died without a word is noticed here, and its runs are closed."""
+    warning = ""
+    try:
+        tracking.reconcile(folder, int(time.time() * 1000))
+    except TuneyardError as cause:
+        warning = str(cause)
+    header, state = folder.header(), folder.state()
+    return View(
+        sweep_id=header.sweep_id,
+        name=header.spec.name,
+        state=_sweep_state(folder, state),
+        message=state.ended.message if state.ended else "",
+        created_ms=header.created_ms,
+        metric=header.spec.metric,
+        folder=str(folder.path),
+        tracking_uri=header.tracking_uri,
+        leaderboard=tuple(_row(trial, header, state) for trial in leaderboard(header, state)),
+        asked=header.spec.search.trials,
+        test=dict(state.scored.metrics) if state.scored else {},
+        scored=state.scored.trial if state.scored else None,
+        model=f"{state.registered.name} version {state.registered.version}" if state.registered else None,
+        candidate=state.registered.candidate if state.registered else "",
+        warning=warning,
+    )
+
+
+def leaderboard(header: Header, state: SweepState) -> list[TrialState]:
+    """Trials by the highest rung they reached, then by score there; those without a score come last."""
+    trials = list(state.trials.values())
+    ordered: list[TrialState] = []
+    for rung in range(max((trial.rung or 0 for trial in trials), default=0), -1, -1):
+        ordered += promotion.ranked([trial for trial in trials if trial.rung == rung], header.spec.mode, rung=rung)
+    return ordered + [trial for trial in trials if trial.rung is None]
+
+
+def _sweep_state(folder: SweepFolder, state: SweepState) -> str:
+    if state.ended is not None:
+        return state.ended.state
+    return "running" if lease.driven(folder.path) else "lost"
+
+
+def _row(trial: TrialState, header: Header, state: SweepState) -> Row:
+    shown = trial.state if state.ended is None else tracking.trial_shown(trial, state).outcome or trial.state
+    return Row(
+        trial=trial.id,
+        name=trial.name,
+        point=trial.point,
+        state=shown,
+        score=trial.score if trial.score is not None and math.isfinite(trial.score) else None,
+        share=trial.legs[-1].share if trial.legs else 0.0,
+        tokens=trial.tokens,
+        message=trial.message,
+    )
+
+
+def _cell(value: Scalar) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
