@@ -95,7 +95,9 @@ class MultiHeadAttention(nn.Module):
         """The mixed heads (BTD) and, only when `need_weights`, each head's weights (BHTS)."""
         query_BHTK = self._split(self.query(query_BTD))
         context_BHTK, weights_BHTS = attention(query_BHTK, *cache, mask, need_weights=need_weights)
-        return self.output(context_BHTK.transpose(1, 2).flatten(2)), weights_BHTS
+        mixed_BTD: Tensor = self.output(context_BHTK.transpose(1, 2).flatten(2))
+        return mixed_BTD, weights_BHTS
 
     def _split(self, x_BTD: Tensor) -> Tensor:
-        return x_BTD.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        rows, length, width = x_BTD.shape
+        return x_BTD.view(rows, length, self.num_heads, width // self.num_heads).transpose(1, 2)

@@ -115,7 +115,7 @@ class SequenceModule(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Scale the gradient to a norm of at most `gradient_clip`; raises Divergence where it or the loss is not finite.
+        """Scale the gradient to a norm of at most `gradient_clip`; raises Divergence if it or the loss is not finite.
 
         This runs between the backward pass and the optimiser. Loss and norm leave the device in one transfer.
         """
@@ -151,7 +151,8 @@ class SequenceModule(pl.LightningModule):
         """Count the batch, and log it when its turn has come."""
         self.batches_trained += 1
         self.tokens_trained += batch.tokens
-        if self.global_step % self.trainer.log_every_n_steps == 0:
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and self.global_step % every == 0:
             self._log_training(batch.share)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -5,10 +5,10 @@ B batch, N rows chosen from a batch, T target length, S source length, D model w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -107,7 +107,8 @@ class EncoderDecoder(nn.Module):
         for layer in self.encoder:
             x_BSD = layer(x_BSD, mask_B11S)
         x_BSD = self.encoder_norm(x_BSD)
-        memory = tuple(layer.cross_attention.remember(x_BSD) for layer in self.decoder)
+        decoder = cast("Iterable[DecoderLayer]", self.decoder)
+        memory = tuple(layer.cross_attention.remember(x_BSD) for layer in decoder)
         nothing = Cache(memory[0].key_BHSK[:, :, :0], memory[0].value_BHSK[:, :, :0])
         return State(memory, mask_B11S, (nothing,) * len(memory))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tuneyard_modules.transformer import EncoderDecoder, TransformerConfig
-
 from tuneyard_pipelines.spec import TrialConfig
 
 

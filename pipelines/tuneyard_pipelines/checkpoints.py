@@ -53,16 +53,20 @@ def save(folder: Path, facts: Facts, write: Callable[[Path], None]) -> Checkpoin
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     state = scratch / "state.ckpt"
-    write(state)
-    with state.open("rb") as file:
-        os.fsync(file.fileno())
-    manifest = {"bytes": state.stat().st_size, "sha256": _sha256(state), "facts": asdict(facts)}
-    with (scratch / "manifest.json").open("w") as out:
-        json.dump(manifest, out)
-        out.flush()
-        os.fsync(out.fileno())
-    shutil.rmtree(final, ignore_errors=True)
-    scratch.rename(final)
+    try:
+        write(state)
+        with state.open("rb") as file:
+            os.fsync(file.fileno())
+        manifest = {"bytes": state.stat().st_size, "sha256": _sha256(state), "facts": asdict(facts)}
+        with (scratch / "manifest.json").open("w") as out:
+            json.dump(manifest, out)
+            out.flush()
+            os.fsync(out.fileno())
+        shutil.rmtree(final, ignore_errors=True)
+        scratch.rename(final)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)  # on a full disk, half a checkpoint would keep it full
+        raise
     return Checkpoint(final, facts)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -51,7 +52,9 @@ def parse(text: str, names: Mapping[str, str]) -> Constraint:
     if len(text) > LONGEST:
         raise ConstraintError(f"{len(text)} characters; at most {LONGEST} are read")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ConstraintError(f"not an expression ({getattr(error, 'msg', error)}); {_EXAMPLE}") from None
     resolver = _Resolver(names)

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from sacrebleu.metrics import BLEU, CHRF
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from tuneyard_modules.decoding import greedy
-from tuneyard_modules.translation import TranslationBatch, bleu_tokenizer
 
+from tuneyard_modules.decoding import greedy
+from tuneyard_modules.transformer import EncoderDecoder
+from tuneyard_modules.translation import TranslationBatch, bleu_tokenizer
 from tuneyard_pipelines import evidence
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, EncodedData, PreparedData
 from tuneyard_pipelines.data.batching import eval_batches
@@ -34,7 +35,7 @@ class _Teacher:
 
 
 def score_test(
-    network: nn.Module,
+    network: EncoderDecoder,
     config: TrialConfig,
     prepared: PreparedData,
     encoded: EncodedData,
@@ -63,7 +64,7 @@ def score_test(
         rows = [row[int(example)] for example in batch.ids]
         _teacher_forced(network, batch, rows, teacher)
         source_BS = batch.source_BS.to(_device(network))
-        for index, ids in zip(rows, greedy(network, source_BS, bos_id=BOS, eos_id=EOS, max_length=length), strict=True):  # type: ignore[type-var]
+        for index, ids in zip(rows, greedy(network, source_BS, bos_id=BOS, eos_id=EOS, max_length=length), strict=True):
             hypotheses[index] = encoded.tokenizer.decode(ids)
         alive()
     bleu, chrf = BLEU(tokenize=bleu_tokenizer(references)), CHRF()
@@ -109,7 +110,7 @@ def metric_signature(bleu: BLEU, chrf: CHRF) -> dict[str, str]:
 
 
 @torch.inference_mode()
-def _teacher_forced(network: nn.Module, batch: TranslationBatch, rows: Sequence[int], into: _Teacher) -> None:
+def _teacher_forced(network: EncoderDecoder, batch: TranslationBatch, rows: Sequence[int], into: _Teacher) -> None:
     device = _device(network)
     source_BS, target_BT = batch.source_BS.to(device), batch.target_BT.to(device)
     logits_BTV: Tensor = network(source_BS, target_BT[:, :-1])
@@ -132,5 +133,5 @@ def _share(ids: Sequence[int], token: int) -> float:
     return list(ids).count(token) / len(ids) if len(ids) else 0.0
 
 
-def _device(network: nn.Module) -> torch.device:
+def _device(network: EncoderDecoder) -> torch.device:
     return next(network.parameters()).device

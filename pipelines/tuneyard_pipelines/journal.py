@@ -179,6 +179,7 @@ class TrialState:
     created_ms: int
     pending: int | None = None
     running: bool = False
+    attempts: tuple[int, ...] = ()
     legs: tuple[LegEnded, ...] = ()
     failures: tuple[LegFailed, ...] = ()
     outcome: str | None = None
@@ -226,11 +227,12 @@ class SweepState:
                     name: replace(trial, running=False) if trial.running else trial
                     for name, trial in self.trials.items()
                 }
+                left = f"/a{self.attempt}/"  # files of attempts before that one were sealed when it began
                 return replace(
                     self,
                     attempt=event.attempt,
                     started_ms=self.started_ms or event.time_ms,
-                    sealed={**self.sealed, **event.sealed},
+                    sealed={**self.sealed, **{file: size for file, size in event.sealed.items() if left in file}},
                     attempts=(*self.attempts, event),
                     trials=stopped,
                     ended=None,
@@ -239,7 +241,9 @@ class SweepState:
                 trial = TrialState(event.trial, event.number, event.name, event.point, event.time_ms)
                 return self._with(trial)
             case LegStarted():
-                return self._with(replace(self.trials[event.trial], pending=event.rung, running=True))
+                trial = self.trials[event.trial]
+                among = trial.attempts if event.attempt in trial.attempts else (*trial.attempts, event.attempt)
+                return self._with(replace(trial, pending=event.rung, running=True, attempts=among))
             case LegEnded():
                 trial = self.trials[event.trial]
                 return self._with(replace(trial, pending=None, running=False, legs=(*trial.legs, event)))
@@ -313,7 +317,7 @@ class SweepFolder:
     def create(self, header: Header) -> None:
         """Write `sweep.json` once, whole or not at all."""
         self.path.mkdir(parents=True)
-        (self.path / "spec.yaml").write_text(header.spec_text)
+        (self.path / "spec.yaml").write_text(header.spec_text, encoding="utf-8")
         values = {f.name: getattr(header, f.name) for f in fields(header)}
         values |= {
             "spec": header.spec.model_dump(mode="json", by_alias=True),
@@ -321,7 +325,7 @@ class SweepFolder:
             "data": str(header.data),
             "versions": dict(header.versions),
         }
-        write_atomic(self.path / "sweep.json", json.dumps(values, indent=1, ensure_ascii=False))
+        write_atomic(self.path / "sweep.json", json.dumps(values, indent=1))
 
     def state(self) -> SweepState:
         state = SweepState()
@@ -342,12 +346,13 @@ class Journal:
 
     def __init__(self, folder: SweepFolder) -> None:
         self.folder = folder
+        end_torn_line(folder.journal)  # first, since it may complete an event that lacks its line end only
         self.state = folder.state()
-        end_torn_line(folder.journal)
 
     def append(self, event: Event) -> None:
+        end_torn_line(self.folder.journal)  # of a write that failed on a full disk
         with self.folder.journal.open("a") as out:
-            out.write(json.dumps({"event": type(event).__name__, **asdict(event)}, ensure_ascii=False) + "\n")
+            out.write(json.dumps({"event": type(event).__name__, **asdict(event)}) + "\n")
             out.flush()
             os.fsync(out.fileno())
         self.state = self.state.after(event)
@@ -379,7 +384,7 @@ class Tail:
 
     def events(self) -> Iterator[Event]:
         for record in self.lines():
-            kind = EVENTS.get(record.pop("event", ""))
+            kind = EVENTS.get(str(record.pop("event", "")))
             if kind is not None and {f.name for f in fields(kind)} == set(record):
                 yield kind(**record)
 

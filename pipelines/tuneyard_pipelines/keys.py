@@ -12,10 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema, model_serializer
 
 from tuneyard_pipelines import units
-from tuneyard_pipelines.catalog import BUILTIN_DATA, METRICS, PAIR_FILES
+from tuneyard_pipelines.catalog import BUILTIN_DATA, PAIR_FILES
 from tuneyard_pipelines.sections import Part, Ranged, Says, refusal
 from tuneyard_pipelines.spec_yaml import shown_value
-from tuneyard_pipelines.vocabulary import nearest
 
 NAME = r"[a-z0-9][a-z0-9._-]{0,63}"
 NAME_RULE = "1 to 64 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit"
@@ -123,6 +122,8 @@ class Tokenizer(Part):
 MODEL = Ranged(TransformerModel, fixed=("architecture",))
 TRAINING = Ranged(Training)
 TOKENIZER = Ranged(Tokenizer)
+# Under their own names, so that a spec can be pickled.
+TransformerModelRanges, TrainingRanges, TokenizerRanges = MODEL.variant, TRAINING.variant, TOKENIZER.variant
 
 
 def _column(value: Any) -> str | int:
@@ -136,18 +137,14 @@ def _column(value: Any) -> str | int:
 
 def _source(value: str) -> str:
     if value.startswith("builtin/") and value not in BUILTIN_DATA:
-        guess = nearest(value, BUILTIN_DATA)
-        raise refusal(
-            f"no built-in data {shown_value(value)}; "
-            + (f"did you mean {guess}?" if guess else f"there is {', '.join(BUILTIN_DATA)}")
-        )
+        raise refusal(f"no built-in data {shown_value(value)}; there is {', '.join(BUILTIN_DATA)}")
     if not value.startswith("builtin/") and not value.lower().endswith(PAIR_FILES):
         raise ValueError
     return _clean(value)
 
 
 Column = Annotated[
-    Any,
+    str | int,
     PlainValidator(_column),
     WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 1}]}),
     Says("a column's name (with header: true) or its number, counted from 1"),
@@ -242,8 +239,8 @@ class Search(Part):
     max_concurrent_trials: Whole | None = _key(
         None, "How many run at once; left out, as many as fit.", "trials", ge=1, le=100_000, examples=[2]
     )
-    metric: Literal[tuple(METRICS)] | None = _key(  # type: ignore[valid-type]
-        None, "What is compared; left out, the task's own.", examples=["val/exact_match"]
+    metric: Literal["val/exact_match", "val/accuracy", "val/bleu", "val/chrf", "val/loss", "val/perplexity"] | None = (
+        _key(None, "What is compared; left out, the task's own.", examples=["val/exact_match"])
     )
     retries: Whole = _key(1, "How often a failed trial starts again from its checkpoint.", "times", ge=0, le=100)
 

@@ -77,7 +77,7 @@ class Lease:
 
     def _beat(self) -> None:
         while not self._released.wait(HEARTBEAT_S):
-            with _locked(self._path):
+            with contextlib.suppress(OSError), _locked(self._path):  # a full disk costs a beat, not the lease
                 if not self._still_mine():
                     self.lost = True
                     return

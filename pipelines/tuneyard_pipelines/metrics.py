@@ -6,9 +6,10 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tuneyard_pipelines.journal import SweepFolder, SweepState, Tail, end_torn_line
 
@@ -37,9 +38,10 @@ class MetricFile:
     def write(self, metrics: Iterable[Metric]) -> None:
         """Raises ValueError for a name that MLflow cannot hold: a changed name could merge with another series."""
         for metric in metrics:
-            if not NAME.fullmatch(metric.key):
+            if not _storable(metric.key):
                 raise ValueError(
-                    f"metric name {metric.key[:80]!r}: 1 to 250 letters, digits and / _ - . : or space are allowed"
+                    f"metric name {metric.key[:80]!r}: 1 to 250 letters, digits and / _ - . : or space are allowed, "
+                    "and no part between slashes that is empty, . or .."
                 )
             value = metric.value if math.isfinite(metric.value) else _NOT_FINITE[str(metric.value)]
             record = {"key": metric.key, "step": metric.step, "value": value, "time": metric.time_ms}
@@ -69,8 +71,22 @@ class MetricReader:
             tail = self._tails.setdefault(attempt, Tail(path))
             sealed = state.sealed.get(str(path.relative_to(self.folder.path)), 0 if attempt < state.attempt else None)
             for record in tail.lines(limit=sealed):
-                metric = Metric(record["key"], record["step"], float(record["value"]), record["time"])
-                if (metric.key, metric.step) not in self._seen:
+                metric = _metric(record)
+                if metric is not None and (metric.key, metric.step) not in self._seen:
                     self._seen.add((metric.key, metric.step))
                     found.append(metric)
         return found
+
+
+def _storable(name: str) -> bool:
+    """MLflow's own rule."""
+    parts = {"", ".", ".."} & set(name.split("/"))
+    return NAME.fullmatch(name) is not None and not name.startswith("..") and not parts
+
+
+def _metric(record: Mapping[str, Any]) -> Metric | None:
+    """None for a line that holds something else."""
+    try:
+        return Metric(str(record["key"]), int(record["step"]), float(record["value"]), int(record["time"]))
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.utils.rnn import pad_sequence
+
 from tuneyard_modules.decoding import greedy
 from tuneyard_modules.transformer import EncoderDecoder
-
 from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.data import BOS, EOS, PAD, TextTokenizer
 from tuneyard_pipelines.errors import InputError, RefusedError
@@ -97,6 +97,8 @@ def verify(folder: Path, expected: str | None) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
     if expected is not None and digest(folder) != expected:
         raise RefusedError(f"{folder}: manifest.json is not the one that was registered; the model is not loaded")
+    if not isinstance(manifest, dict) or manifest.keys() != {MODEL, TOKENIZER, WEIGHTS}:
+        raise RefusedError(f"{folder / MANIFEST}: does not name the files of a packaged model; the model is not loaded")
     for name, packed in manifest.items():
         if _sha256(folder / name) != packed:
             raise RefusedError(f"{folder / name}: its content is not what was packed; the model is not loaded")

@@ -9,7 +9,7 @@ from typing import Any
 from tuneyard_pipelines.ranges import Choice, Range
 from tuneyard_pipelines.space import Space, Survey
 from tuneyard_pipelines.spec import SpecError, SweepSpec
-from tuneyard_pipelines.spec_yaml import shown_value
+from tuneyard_pipelines.spec_yaml import Problem, shown_value
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def runnable(spec: SweepSpec, *, file: str = "") -> Plan:
     """The plan of a spec that can run. Raises SpecError, with `file` as its place, for one that cannot."""
     planned = plan(spec)
     if planned.problems:
-        raise SpecError.of(file or spec.name, "\n".join(planned.problems))
+        raise SpecError(Problem(file or spec.name, "", problem) for problem in planned.problems)
     return planned
 
 

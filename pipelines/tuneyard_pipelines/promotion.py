@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 from tuneyard_pipelines.journal import SweepState, TrialState
@@ -34,11 +35,16 @@ class Go:
     rung: int
 
 
-NEW, WAIT, DONE = "new", "wait", "done"
+class Else(Enum):
+    """What to do when no leg is ready: ask for a new point, wait for a running leg, or end."""
+
+    NEW = "new"
+    WAIT = "wait"
+    DONE = "done"
 
 
-def next_leg(state: SweepState, rules: Rules, *, exhausted: bool) -> Go | Literal["new", "wait", "done"]:
-    """The next leg; NEW asks for a new point (`exhausted`: there is none left). Pure.
+def next_leg(state: SweepState, rules: Rules, *, exhausted: bool) -> Go | Else:
+    """What to do next; `exhausted`: there is no new point left. Pure.
 
     In this order: legs that were cut off, the highest promotion, a new point; when all that is over and no trial has
     reached the full budget, the best one goes on to it.
@@ -55,14 +61,14 @@ def next_leg(state: SweepState, rules: Rules, *, exhausted: bool) -> Go | Litera
             if trial.outcome is None and trial.rung == rung and trial.pending is None:
                 return Go(trial.id, rung + 1)
     if len(state.trials) < rules.trials and not exhausted:
-        return NEW
+        return Else.NEW
     if any(trial.running for trial in trials):
-        return WAIT
+        return Else.WAIT
     candidates = [trial for trial in trials if trial.score is not None]
     if candidates and winner(state.trials, rules) is None:
         best = ranked(candidates, rules.mode, rung=max(trial.rung or 0 for trial in candidates))[0]
         return Go(best.id, (best.rung or 0) + 1)
-    return DONE
+    return Else.DONE
 
 
 def ranked(trials: Iterable[TrialState], mode: Mode, *, rung: int) -> list[TrialState]:

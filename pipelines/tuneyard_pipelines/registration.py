@@ -49,21 +49,23 @@ def settle_candidate(client: MlflowClient, name: str, new: ModelVersion) -> str:
 
     It is computed from the tags of all versions, so that sweeps that end at the same time come to the same answer.
     """
-    present = _alias(client, name)
-    if present is not None and _group(present) != _group(new):
-        differing = [
-            key.removeprefix("tuneyard.")
-            for key, a, b in zip(GROUP, _group(present), _group(new), strict=True)
-            if a != b
-        ]
-        return (
-            f"{CANDIDATE} stays at version {present.version}: {' and '.join(differing)} differ, so the scores cannot be "
-            f"compared; move it by hand if version {new.version} is meant to follow"
-        )
-    best = best_version([v for v in _versions(client, name) if _group(v) == _group(new)])
-    if present is None or best.version != present.version:
+    while True:  # until what stands there is what a look at all versions gives: another sweep may register meanwhile
+        present = _candidate(client, name)
+        if present is not None and _group(present) != _group(new):
+            differing = [
+                key.removeprefix("tuneyard.")
+                for key, a, b in zip(GROUP, _group(present), _group(new), strict=True)
+                if a != b
+            ]
+            return (
+                f"{CANDIDATE} stays at version {present.version}: {' and '.join(differing)} differ, so the scores "
+                f"cannot be compared; move it by hand if version {new.version} is meant to follow"
+            )
+        best = best_version([v for v in _versions(client, name) if _group(v) == _group(new)])
+        if present is not None and int(best.version) == int(present.version):
+            break
         client.set_registered_model_alias(name, CANDIDATE, str(best.version))
-    if best.version == new.version:
+    if int(best.version) == int(new.version):
         return f"{CANDIDATE} is now version {best.version}"
     return f"{CANDIDATE} is version {best.version}, which scores {best.tags['tuneyard.score']} against {new.tags['tuneyard.score']}"
 
@@ -155,11 +157,9 @@ def _versions(client: MlflowClient, name: str) -> list[ModelVersion]:
             return found
 
 
-def _alias(client: MlflowClient, name: str) -> ModelVersion | None:
-    try:
-        return client.get_model_version_by_alias(name, CANDIDATE)
-    except MlflowException:
-        return None
+def _candidate(client: MlflowClient, name: str) -> ModelVersion | None:
+    number = client.get_registered_model(name).aliases.get(CANDIDATE)
+    return None if number is None else client.get_model_version(name, number)
 
 
 def _group(version: ModelVersion) -> tuple[str | None, ...]:

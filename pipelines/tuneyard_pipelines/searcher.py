@@ -11,7 +11,7 @@ from ray.tune.search import Searcher
 
 from tuneyard_pipelines import promotion
 from tuneyard_pipelines.journal import Journal, LegEnded, LegFailed, LegStarted, TrialCreated, TrialEnded, TrialState
-from tuneyard_pipelines.promotion import Go, Rules
+from tuneyard_pipelines.promotion import Else, Go, Rules
 from tuneyard_pipelines.proposals import Observed, propose
 from tuneyard_pipelines.space import Space
 from tuneyard_pipelines.spec import SweepSpec, display_name
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 RETRIED = frozenset({"error", "stalled"})  # a point that diverges or outgrows its memory would do so again
 
 
-class LegSearcher(Searcher):  # type: ignore[misc]
+class LegSearcher(Searcher):
     """Suggests (trial, rung) pairs; its only state beside the journal is which Tune trial runs which leg.
 
     Tune pickles its searcher now and then for a restore that is never made: the journal is all that an attempt needs.
@@ -39,17 +39,15 @@ class LegSearcher(Searcher):  # type: ignore[misc]
     def __reduce__(self) -> tuple[type[Searcher], tuple[()]]:
         return Searcher, ()
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    def suggest(self, trial_id: str) -> Any:
+        """A leg as Tune's config, None to be asked again, or FINISHED."""
         if self.stopping:
             return None if self._legs else Searcher.FINISHED
         step = promotion.next_leg(self._journal.state, self._rules, exhausted=self._exhausted)
-        if step == promotion.NEW:
+        if step is Else.NEW:
             step = self._new_trial()
-        if step == promotion.WAIT:
-            return None
-        if step == promotion.DONE:
-            return Searcher.FINISHED
-        assert isinstance(step, Go)
+        if not isinstance(step, Go):
+            return None if step is Else.WAIT else Searcher.FINISHED
         trial = self._journal.state.trials[step.trial]
         leg = Leg(
             folder=str(self._journal.folder.path),
@@ -79,12 +77,12 @@ class LegSearcher(Searcher):  # type: ignore[misc]
     def restore(self, checkpoint_path: str) -> None:
         """The journal is the state."""
 
-    def _new_trial(self) -> Go | str:
+    def _new_trial(self) -> Go | Else:
         history = [observed(trial) for trial in self._journal.state.trials.values()]
         point = propose(self._space, self._spec.search.algorithm, self._spec.seed, history)
         if point is None:
             self._exhausted = True
-            return promotion.next_leg(self._journal.state, self._rules, exhausted=True)  # type: ignore[return-value]
+            return promotion.next_leg(self._journal.state, self._rules, exhausted=True)
         number = len(history) + 1
         trial = f"t{number:03d}"
         name = display_name(number, point)

@@ -58,7 +58,13 @@ class Ranged:
             name: (field.rebuild_annotation() if name in self.fixed else Annotated[Any, _RangedKey(field)], field)
             for name, field in self.plain.model_fields.items()
         }
-        return create_model(f"{self.plain.__name__}Ranges", __base__=Part, __doc__=self.plain.__doc__, **fields)
+        return create_model(
+            f"{self.plain.__name__}Ranges",
+            __base__=Part,
+            __module__=self.plain.__module__,
+            __doc__=self.plain.__doc__,
+            **fields,
+        )
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return handler.generate_schema(self.variant)
@@ -198,7 +204,8 @@ def _marks(annotation: Any) -> tuple[Any, ...]:
 def words_of(annotation: Any) -> tuple[str, ...]:
     """The words that a key of fixed vocabulary takes; none for any other key."""
     core = _core(annotation)
-    return get_args(core) if get_origin(core) is Literal else ()
+    words = get_args(core) if get_origin(core) is Literal else ()
+    return tuple(word for word in words if isinstance(word, str))
 
 
 def _kind(annotation: Any) -> type:

@@ -137,7 +137,7 @@ class SweepSpec(Part):
 
     @cached_property
     def ranges(self) -> dict[str, Range]:
-        """Dotted key -> range, of the varied keys."""
+        """Dotted key -> range, of the varied keys, in the order in which this format declares them."""
         return {key: value for key, value in self.values.items() if isinstance(value, Range)}
 
     @property

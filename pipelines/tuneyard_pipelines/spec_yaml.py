@@ -97,7 +97,7 @@ def dotted(path: Path) -> str:
     """`("model", "num_heads", 1)` -> `model.num_heads[1]`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else shortened(part)
+        text += f"[{part}]" if isinstance(part, int) else f"{'.' if text else ''}{shortened(part)}"
     return text
 
 

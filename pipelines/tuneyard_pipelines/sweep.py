@@ -39,13 +39,14 @@ from tuneyard_pipelines.journal import (
     WinnerScored,
 )
 from tuneyard_pipelines.lease import Lease
-from tuneyard_pipelines.searcher import LegSearcher, rules
 from tuneyard_pipelines.plan import runnable
+from tuneyard_pipelines.searcher import LegSearcher, rules
 from tuneyard_pipelines.spec import Resources, SweepSpec, Tokenizer
 from tuneyard_pipelines.trial import Leg, run_leg, score_and_pack
 
 log = logging.getLogger(__name__)
 
+OBJECT_STORE_BYTES = 200 << 20  # trials read memory-mapped files; Ray's own default takes a third of the memory
 MakeCallbacks = Callable[[Leg], Sequence[Any]]
 
 
@@ -201,8 +202,8 @@ def cluster(resources: Resources) -> Iterator[None]:
     quiet()
     own = not ray.is_initialized()
     if own:
-        local = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": False, "object_store_memory": 200 << 20}
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
+        local: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **({} if os.environ.get("RAY_ADDRESS") else local))
     try:
         check_resources(resources, _nodes())
         yield
@@ -261,7 +262,7 @@ def versions() -> dict[str, str]:
 
 
 def _nodes() -> list[Mapping[str, float]]:
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def _fitting(node: Mapping[str, float], resources: Resources) -> int:
@@ -290,7 +291,11 @@ class _Signals:
 
     def __enter__(self) -> _Signals:
         if threading.current_thread() is threading.main_thread():
-            handlers = {signal.SIGINT: self._stop, signal.SIGTERM: self._stop, signal.SIGUSR1: signal.SIG_IGN}
+            handlers: dict[int, Any] = {
+                signal.SIGINT: self._stop,
+                signal.SIGTERM: self._stop,
+                signal.SIGUSR1: signal.SIG_IGN,
+            }
             self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         return self
 

@@ -20,13 +20,13 @@ import contextlib
 import json
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from tuneyard_pipelines import checkpoints, promotion
 from tuneyard_pipelines.errors import UnreachableError
 from tuneyard_pipelines.journal import (
@@ -53,6 +53,8 @@ PASS_S = 1.0
 BACKOFF_MAX_S = 30.0
 DRAIN_S = 60.0
 METRICS_A_BATCH, PARAMS_A_BATCH = 1000, 100
+PARAM_LENGTH = 6000
+SOURCE_TAGS = {"mlflow.source.name": "tuneyard", "mlflow.source.type": "JOB"}
 
 
 def connect(uri: str) -> MlflowClient:
@@ -61,10 +63,11 @@ def connect(uri: str) -> MlflowClient:
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "MLFLOW_CONFIGURE_LOGGING": "false",
     }.items():
         os.environ.setdefault(name, value)
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     from mlflow import MlflowClient
 
     try:
@@ -78,8 +81,9 @@ def connect(uri: str) -> MlflowClient:
 
 
 def artifact_location(uri: str, home: Path) -> str | None:
-    """Where a new experiment keeps its files: beside a local database; the server decides otherwise."""
-    return (home / "artifacts").resolve().as_uri() if uri.startswith("sqlite:") else None
+    """Where a new experiment keeps its files: in the home when MLflow is a database; a server decides itself."""
+    server = uri.startswith(("http:", "https:", "databricks"))
+    return None if server else (home / "artifacts").resolve().as_uri()
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,13 @@ class Shipper:
 
     def ship(self) -> None:
         """Send all that is new. Raises whatever the client raises; nothing is lost then."""
+        try:
+            self._ship()
+        except BaseException:
+            self._runs = None  # what arrived is not known: look again
+            raise
+
+    def _ship(self) -> None:
         for event in self._tail.events():
             self._state = self._state.after(event)
         if self._runs is None:
@@ -155,6 +166,7 @@ class Shipper:
         if trial.outcome:
             for path, place in trial_files(self.folder, trial, self.header.spec.mode):
                 self.client.log_artifact(run_id, str(path), place)
+        runs.set_tag(run_id, "tuneyard.attempts", attempts(self._state, trial.attempts))
         runs.show(run_id, trial_shown(trial, self._state), trial.ended_ms)
         if trial.outcome:
             runs.set_tag(run_id, "tuneyard.shipped", trial.outcome)
@@ -179,6 +191,8 @@ class Shipper:
         if text != self._note:
             runs.set_tag(runs.parent, "mlflow.note.content", text)
             self._note = text
+        numbers = [started.attempt for started in self._state.attempts]
+        runs.set_tag(runs.parent, "tuneyard.attempts", attempts(self._state, numbers))
         ended = self._state.ended
         runs.show(runs.parent, sweep_shown(self._state), ended.time_ms if ended else None)
 
@@ -239,9 +253,10 @@ def reconcile(folder: SweepFolder, now_ms: int) -> bool:
 def unfinished_business(folder: SweepFolder) -> bool:
     """Whether MLflow may not know all that this folder holds."""
     try:
-        return int((folder.path / "shipped").read_text()) != folder.state().attempt
+        shipped = int((folder.path / "shipped").read_text())
     except (OSError, ValueError):
-        return True
+        shipped = 0
+    return shipped != folder.state().attempt
 
 
 def trial_files(folder: SweepFolder, trial: TrialState, mode: promotion.Mode) -> Iterator[tuple[Path, str | None]]:
@@ -257,6 +272,12 @@ def trial_files(folder: SweepFolder, trial: TrialState, mode: promotion.Mode) ->
     best = checkpoints.best(checkpoints.whole(folder.trial(trial.id)), mode) if trial.outcome == "completed" else None
     if best is not None:
         yield from ((file, "checkpoint") for file in sorted(best.path.iterdir()))
+
+
+def attempts(state: SweepState, numbers: Sequence[int]) -> str:
+    """Where and with which versions these attempts ran, as JSON: what differs by attempt is no param of the point."""
+    chosen = [started for started in state.attempts if started.attempt in numbers]
+    return json.dumps([{"attempt": a.attempt, "host": a.host, "versions": dict(a.versions)} for a in chosen])
 
 
 def note(header: Header, state: SweepState) -> str:
@@ -295,13 +316,16 @@ class _Runs:
         self._client, self._header = client, header
         self._experiment = self._find_experiment()
         self._tags: dict[str, dict[str, str]] = {}
+        self._params: dict[str, Mapping[str, str]] = {}
+        self._described: set[str] = set()
         self._shown: dict[str, Shown] = {}
         self._children: dict[str, str] = {}
         self.parent = ""
         for run in self._mine():
             self._remember(run)
         if not self.parent:
-            self.parent = self._create_parent(state)
+            self._create_parent(state)
+        self._describe_parent()
 
     def child(self, trial: TrialState) -> str:
         if trial.id not in self._children:
@@ -313,17 +337,20 @@ class _Runs:
                     "tuneyard.sweep_id": self._header.sweep_id,
                     "tuneyard.trial_id": trial.id,
                     "mlflow.parentRunId": self.parent,
-                    **self._common_tags(),
+                    **SOURCE_TAGS,
                 },
             )
             self._remember(run)
+        run_id = self._children[trial.id]
+        if run_id not in self._described:
             params = {
                 **self._header.spec.at(trial.point).flat(),
                 "data.source": self._header.spec.data.source,
                 "data.fingerprint": self._header.data_fingerprint,
             }
-            self._log_params(run.info.run_id, params)
-        return self._children[trial.id]
+            self._log_params(run_id, params)
+            self._described.add(run_id)
+        return run_id
 
     def tag(self, run_id: str, key: str) -> str | None:
         return self._tags[run_id].get(key)
@@ -382,44 +409,47 @@ class _Runs:
 
     def _remember(self, run: Run) -> None:
         run_id, tags = run.info.run_id, dict(run.data.tags)
-        self._tags[run_id] = tags
+        self._tags[run_id], self._params[run_id] = tags, run.data.params
         self._shown[run_id] = Shown(run.info.status, tags.get("tuneyard.outcome"), tags.get("tuneyard.reason", ""))
         if "tuneyard.trial_id" in tags:
             self._children[tags["tuneyard.trial_id"]] = run_id
         else:
             self.parent = run_id
 
-    def _create_parent(self, state: SweepState) -> str:
-        from mlflow.entities import Dataset, DatasetInput, InputTag
-
+    def _create_parent(self, state: SweepState) -> None:
         header = self._header
         run = self._client.create_run(
             self._experiment,
             start_time=state.started_ms or header.created_ms,
             run_name=f"{header.spec.name} {header.sweep_id}",
-            tags={"tuneyard.sweep_id": header.sweep_id, **self._common_tags(), **header.spec.tags},
+            tags={**header.spec.tags, "tuneyard.sweep_id": header.sweep_id, **SOURCE_TAGS},
         )
         self._remember(run)
-        run_id = str(run.info.run_id)
-        self._log_params(run_id, flatten(header.spec.model_dump(mode="json", by_alias=True)))
+
+    def _describe_parent(self) -> None:
+        """Again at every attempt: the one before may have died in the middle of it."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        header = self._header
+        self._log_params(self.parent, flatten(header.spec.model_dump(mode="json", by_alias=True, exclude={"tags"})))
         dataset = Dataset(
             name=header.spec.data.source[-500:],
             digest=header.data_fingerprint[:32],
             source_type="tuneyard",
             source=json.dumps({"source": header.spec.data.source, "prepared": str(header.data)}),
         )
-        self._client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
-        self._client.log_text(run_id, header.spec_text, "spec.yaml")
-        return run_id
-
-    def _common_tags(self) -> dict[str, str]:
-        versions = {f"tuneyard.version.{name}": version for name, version in self._header.versions.items()}
-        return {"mlflow.source.name": "tuneyard", "tuneyard.host": socket.gethostname(), **versions}
+        self._client.log_inputs(self.parent, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+        self._client.log_text(self.parent, header.spec_text, "spec.yaml")
 
     def _log_params(self, run_id: str, params: Mapping[str, Any]) -> None:
+        """Those that the run does not show yet: a param cannot change."""
         from mlflow.entities import Param
 
-        items = [Param(key, str(value)) for key, value in params.items()]
+        items = [
+            Param(key, _cut(str(value)))
+            for key, value in params.items()
+            if value is not None and key not in self._params[run_id]
+        ]
         for start in range(0, len(items), PARAMS_A_BATCH):
             self._client.log_batch(run_id, params=items[start : start + PARAMS_A_BATCH])
 
@@ -444,6 +474,11 @@ def _try(shipper: Shipper) -> bool:
         )
         return False
     return True
+
+
+def _cut(value: str) -> str:
+    """MLflow would cut without a word; the sweep's run holds the whole spec as a file."""
+    return value if len(value) <= PARAM_LENGTH else f"{value[: PARAM_LENGTH - 40]}... (whole in spec.yaml of the sweep)"
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -19,10 +19,10 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers.logger import Logger
+
 from tuneyard_modules.objective import Divergence, Optimization
 from tuneyard_modules.transformer import EncoderDecoder
 from tuneyard_modules.translation import TranslationBatch, TranslationModule, TranslationSettings
-
 from tuneyard_pipelines import checkpoints, evidence, package
 from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.checkpoints import Checkpoint, Facts

@@ -1,18 +1,25 @@
-"""The one door to training and models on this machine, for the command line and the Python API."""
+"""The one door to training and models on this machine, for the command line and the Python API.
+
+Ray and Lightning take seconds to import: what only reads or predicts does not pay for them.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
-from tuneyard_pipelines import package, sweep, tracking
+
+from tuneyard import registry, settings
+
+if TYPE_CHECKING:
+    from tuneyard_pipelines.package import Translator
+from tuneyard_pipelines import tracking
 from tuneyard_pipelines.errors import InputError
 from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.spec import SweepSpec, load
-
-from tuneyard import registry, settings
 
 Announce = Callable[[SweepFolder], None]
 
@@ -31,6 +38,8 @@ def run_sweep(
     accepted. Raises InputError for what is wrong with spec, data or resources, UnreachableError without MLflow; nothing
     is left behind then.
     """
+    from tuneyard_pipelines import sweep
+
     if isinstance(spec, SweepSpec):
         text = yaml.safe_dump(spec.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True)
     else:
@@ -49,6 +58,8 @@ def run_sweep(
 
 def resume_sweep(folder: SweepFolder, *, announce: Announce = lambda folder: None) -> SweepState:
     """Go on with what is unfinished; a sweep that is finished is left as it is."""
+    from tuneyard_pipelines import sweep
+
     state = folder.state()
     if state.ended is not None and state.ended.state == "finished":
         tracking.reconcile(folder, sweep.now_ms())
@@ -57,12 +68,14 @@ def resume_sweep(folder: SweepFolder, *, announce: Announce = lambda folder: Non
     return sweep.drive(folder)
 
 
-def load_model(name: str, *, home: Path | None = None, mlflow: str | None = None) -> package.Translator:
+def load_model(name: str, *, home: Path | None = None, mlflow: str | None = None) -> Translator:
     """The model `NAME`, `NAME@ALIAS`, `NAME/VERSION` or `sweep:ID/TRIAL`, its files checked against its digest.
 
     `NAME` alone is its candidate. Raises InputError when there is none, RefusedError when its files are not those that
     were registered.
     """
+    from tuneyard_pipelines import package
+
     home = home or settings.find_home()
     if name.startswith("sweep:"):
         return package.load(_trial_model(home, name))
@@ -73,13 +86,16 @@ def load_model(name: str, *, home: Path | None = None, mlflow: str | None = None
 
 def _download(version: registry.Version, uri: str) -> Path:
     """The folder of a version's packaged model, on this machine."""
+    import mlflow
     from mlflow.artifacts import download_artifacts
 
     if "digest" not in version.tags:
         raise InputError(
             f"{version.name}/{version.version} was not packaged by Tuneyard; load it with mlflow.pyfunc.load_model"
         )
-    folder = download_artifacts(f"models:/{version.name}/{version.version}", tracking_uri=uri, registry_uri=uri)
+    mlflow.set_tracking_uri(uri)  # parts of the download look at the process's own setting only
+    mlflow.set_registry_uri(uri)
+    folder = download_artifacts(f"models:/{version.name}/{version.version}")
     return Path(folder) / "artifacts" / "model"
 
 

@@ -42,8 +42,8 @@ def make_home(home: Path) -> None:
 def tracking_uri(home: Path, option: str | None, environment: Mapping[str, str] = os.environ) -> str:
     """`--mlflow URI`, else MLFLOW_TRACKING_URI, else SQLite in the home. A bare path or file: URI is refused."""
     uri = option or environment.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home / 'mlflow.db'}"
-    scheme = uri.split(":", 1)[0]
-    if scheme not in {"http", "https", "sqlite", "postgresql", "mysql", "databricks"} and "+" not in scheme:
+    scheme = uri.partition(":")[0].partition("+")[0]
+    if scheme not in {"http", "https", "sqlite", "postgresql", "mysql", "databricks"}:
         place = "--mlflow" if option else "MLFLOW_TRACKING_URI"
         raise InputError(
             f"{place}: {uri!r} is not a tracking server; use http://HOST:PORT or sqlite:////absolute/path.db"

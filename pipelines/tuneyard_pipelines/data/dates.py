@@ -1,7 +1,7 @@
 """builtin/dates: dates as people write them in fourteen locales, each with the one ISO 8601 date that it means.
 
 Only forms that mean the same in every locale are used: years have four digits, and where the month is a number, the
-order of day and month is the only one in use (2021-09-03, 2021/9/3, 03.09.2021). 03/09/2021 is left out: it is two dates.
+order of day and month is the only one in use (2021-09-03, 2021/9/3, 03.09.2021). 03/09/2021 is left out: two dates.
 """
 
 from __future__ import annotations

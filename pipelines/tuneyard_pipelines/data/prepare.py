@@ -1,4 +1,4 @@
-"""Data made ready once and kept as Arrow files that trials map into memory: text pairs by split, token ids by tokenizer.
+"""Data made ready once and kept as Arrow files that trials map into memory: texts by split, token ids by tokenizer.
 
     CACHE/FINGERPRINT/          train/ validation/ test/ (id, source, target)
         tokens/TYPE-SETTINGS/   tokenizer.json, train/ validation/ test/ (id, source_ids, target_ids)

@@ -9,10 +9,10 @@ import sys
 from typing import Annotated
 
 import typer
-from tuneyard_pipelines.errors import TuneyardError
 
 import tuneyard
 from tuneyard.cli import model, sweep
+from tuneyard_pipelines.errors import TuneyardError
 
 app = typer.Typer(
     name="tuneyard",

@@ -7,10 +7,10 @@ import sys
 from typing import Annotated
 
 import typer
-from tuneyard_pipelines.errors import InputError
 
 from tuneyard import settings
 from tuneyard.cli.output import Json, Mlflow, table, when
+from tuneyard_pipelines.errors import InputError
 
 app = typer.Typer(help="List, look at and use registered models.", no_args_is_help=True)
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="NAME (its candidate), NAME@ALIAS or NAME/VERSION.")]
@@ -19,9 +19,8 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help="NAME (its candidate
 @app.command("list")
 def list_(mlflow: Mlflow = None, as_json: Json = False) -> None:
     """All registered models and their versions."""
-    from tuneyard_pipelines import tracking
-
     from tuneyard import registry
+    from tuneyard_pipelines import tracking
 
     uri = settings.tracking_uri(settings.find_home(), mlflow)
     found = registry.list_models(tracking.connect(uri))
@@ -47,9 +46,8 @@ def list_(mlflow: Mlflow = None, as_json: Json = False) -> None:
 @app.command()
 def show(model: Model, mlflow: Mlflow = None, as_json: Json = False) -> None:
     """One version: where it comes from and how it scored."""
-    from tuneyard_pipelines import tracking
-
     from tuneyard import registry
+    from tuneyard_pipelines import tracking
 
     uri = settings.tracking_uri(settings.find_home(), mlflow)
     version = registry.find(tracking.connect(uri), model)

@@ -15,6 +15,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+
+from tuneyard import sweeps
 from tuneyard_pipelines import tracking
 from tuneyard_pipelines.journal import (
     AttemptStarted,
@@ -34,8 +36,6 @@ from tuneyard_pipelines.journal import (
 from tuneyard_pipelines.metrics import Metric, MetricReader
 from tuneyard_pipelines.plan import plan
 from tuneyard_pipelines.spec import short_name
-
-from tuneyard import sweeps
 
 REFRESH_S = 0.5
 STYLES = {"running": "bold cyan", "completed": "green", "waiting": "dim", "stopped_early": "dim"}

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tuneyard_pipelines.errors import InputError, TuneyardError
 
 from tuneyard import settings
 from tuneyard.cli.output import Json, Mlflow, table, when
+from tuneyard_pipelines.errors import InputError, TuneyardError
 
 app = typer.Typer(help="Plan, train and look at sweeps.", no_args_is_help=True)
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="A sweep's YAML file.")]
@@ -37,10 +37,9 @@ def run(spec: Spec, overrides: Set = [], mlflow: Mlflow = None) -> None:  # noqa
 @app.command()
 def resume(sweep_id: Id) -> None:
     """Go on with what is unfinished in a sweep."""
-    from tuneyard_pipelines.journal import SweepFolder
-
     from tuneyard.cli.screen import watching
     from tuneyard.sweeps import find
+    from tuneyard_pipelines.journal import SweepFolder
 
     folder: SweepFolder = find(settings.find_home(), sweep_id)
     with watching() as announce:

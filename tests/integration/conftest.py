@@ -1,0 +1,46 @@
+"""One Ray and one MLflow database for all tests of this folder; each sweep has a home of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import ray
+from tuneyard_pipelines import sweep, tracking
+from tuneyard_pipelines.journal import SweepFolder, SweepState
+from tuneyard_pipelines.spec import SweepSpec
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    sweep.quiet()
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=sweep.OBJECT_STORE_BYTES)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def mlflow_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+    tracking.connect(uri)
+    return uri
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def run(cluster: None, mlflow_uri: str, home: Path) -> Callable[..., tuple[SweepFolder, SweepState]]:
+    """Run a sweep to its end: run(spec, callbacks) -> (folder, state)."""
+
+    def go(spec: SweepSpec, callbacks: sweep.MakeCallbacks | None = None) -> tuple[SweepFolder, SweepState]:
+        folder = sweep.begin(spec, "text", home=home, tracking_uri=mlflow_uri, sweep_id=f"sweep{next(_numbers)}")
+        return folder, sweep.drive(folder, callbacks)
+
+    return go
