@@ -153,7 +153,7 @@ class SequenceModule(pl.LightningModule):
         self.tokens_trained += batch.tokens
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.global_step % every == 0:
-            self._log_training(batch.share)
+            self._log_training()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what the next leg needs to go on as if nothing had happened; plain types and tensors only."""
@@ -174,13 +174,13 @@ class SequenceModule(pl.LightningModule):
             share, warmup=settings.warmup, floor=settings.min_learning_rate_share
         )
 
-    def _log_training(self, share: float) -> None:
+    def _log_training(self) -> None:
         now_s, (since_s, since_tokens) = self._clock(), self._measured_from
         self._measured_from = (now_s, self.tokens_trained)
         loss, gradient_norm = self._last
         metrics = {
             "train/loss": loss,
-            "train/learning_rate": self.learning_rate(share),
+            "train/learning_rate": self.trainer.optimizers[0].param_groups[0]["lr"],
             "train/grad_norm": gradient_norm,
             "train/tokens": float(self.tokens_trained),
             "train/tokens_per_second": (self.tokens_trained - since_tokens) / max(now_s - since_s, 1e-9),

@@ -1,4 +1,4 @@
-"""Errors a person can act on, told apart by whose fault they are; the command line turns each type into its exit code."""
+"""Errors a person can act on, told apart by whose fault they are; the command line gives each type its exit code."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ def score_test(
     """Score `network` on the whole test split, greedy decoding, and write the evidence to `folder`.
 
     Metrics are named test/...: exact_match and accuracy in 0..1, bleu and chrf in 0..100, loss in nats a token.
-    Nothing is left out for its length: what `sequence_length` cuts off counts against the model. `alive` is called after
-    each batch.
+    Nothing is left out for its length: what `sequence_length` cuts off counts against the model. `alive` is called
+    after each batch.
     """
     texts = prepared.split("test")
     references: list[str] = list(texts["target"])

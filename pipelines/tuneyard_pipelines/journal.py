@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.errors import InputError, RefusedError
 from tuneyard_pipelines.spec import Point, SweepSpec
 
 OUTCOMES = ("completed", "stopped_early", "diverged", "out_of_memory", "stalled", "no_metric", "error", "cancelled")
@@ -43,7 +43,7 @@ class Header:
     versions: Mapping[str, str]
 
 
-# --- events: what `trials.jsonl` holds, one JSON object a line, `event` naming the class -------------------------------
+# Events: what `trials.jsonl` holds, one JSON object a line, `event` naming the class.
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class WinnerRegistered:
 
 @dataclass(frozen=True)
 class AttemptEnded:
-    """`state`: finished (all that was asked is done), failed (nothing to choose from), interrupted, lost (found dead)."""
+    """`state`: finished (all that was asked is done), failed (nothing to choose), interrupted, lost (found dead)."""
 
     attempt: int
     state: str
@@ -163,9 +163,6 @@ EVENTS: Mapping[str, type[Any]] = {
         AttemptEnded,
     )
 }
-
-
-# --- the state that a replay of the events gives ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -266,9 +263,6 @@ class SweepState:
         return replace(self, trials={**self.trials, trial.id: trial})
 
 
-# --- the folder -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class SweepFolder:
     """Paths and whole-file reads of one sweep's folder."""
@@ -344,12 +338,16 @@ class SweepFolder:
 class Journal:
     """The driver's hand on `trials.jsonl`: every event is on disk before anything acts on it."""
 
-    def __init__(self, folder: SweepFolder) -> None:
-        self.folder = folder
+    def __init__(self, folder: SweepFolder, held: Callable[[], bool] = lambda: True) -> None:
+        """`held` tells whether this process still has the sweep's lease."""
+        self.folder, self._held = folder, held
         end_torn_line(folder.journal)  # first, since it may complete an event that lacks its line end only
         self.state = folder.state()
 
     def append(self, event: Event) -> None:
+        """Raises RefusedError when another driver has taken over meanwhile."""
+        if not self._held():
+            raise RefusedError(f"sweep {self.folder.sweep_id} was taken over by another driver; this one stops here")
         end_torn_line(self.folder.journal)  # of a write that failed on a full disk
         with self.folder.journal.open("a") as out:
             out.write(json.dumps({"event": type(event).__name__, **asdict(event)}) + "\n")
@@ -359,7 +357,7 @@ class Journal:
 
 
 class Tail:
-    """Reads a file of JSON lines as it grows, whole lines only; `limit` is a size in bytes past which nothing counts."""
+    """Reads a file of JSON lines as it grows, whole lines only; nothing counts past `limit` bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -48,7 +48,6 @@ class Lease:
     def __init__(self, path: Path, holder: Holder) -> None:
         self._path, self._holder = path, holder
         self._released = threading.Event()
-        self.lost = False
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
         self._thread.start()
 
@@ -68,26 +67,26 @@ class Lease:
             write_atomic(path, json.dumps(asdict(mine)))
         return cls(path, mine)
 
+    def held(self) -> bool:
+        """Whether this process still drives; another may have taken over while this one was silent."""
+        present = read(self._path)
+        mine = (self._holder.host, self._holder.pid, self._holder.started)
+        return present is not None and (present.host, present.pid, present.started) == mine
+
     def release(self) -> None:
         self._released.set()
         self._thread.join()
         with _locked(self._path):
-            if self._still_mine():
+            if self.held():
                 self._path.unlink()
 
     def _beat(self) -> None:
         while not self._released.wait(HEARTBEAT_S):
             with contextlib.suppress(OSError), _locked(self._path):  # a full disk costs a beat, not the lease
-                if not self._still_mine():
-                    self.lost = True
+                if not self.held():
                     return
                 self._holder = replace(self._holder, heartbeat=time.time())
                 write_atomic(self._path, json.dumps(asdict(self._holder)))
-
-    def _still_mine(self) -> bool:
-        present = read(self._path)
-        mine = (self._holder.host, self._holder.pid, self._holder.started)
-        return present is not None and (present.host, present.pid, present.started) == mine
 
 
 def read(path: Path) -> Holder | None:

@@ -46,12 +46,9 @@ class MetricFile:
             value = metric.value if math.isfinite(metric.value) else _NOT_FINITE[str(metric.value)]
             record = {"key": metric.key, "step": metric.step, "value": value, "time": metric.time_ms}
             self._out.write(json.dumps(record) + "\n")
-
-    def flush(self) -> None:
-        self._out.flush()
+        self._out.flush()  # people watch
 
     def close(self) -> None:
-        self._out.flush()
         os.fsync(self._out.fileno())
         self._out.close()
 

@@ -77,8 +77,8 @@ def digest(folder: Path) -> str:
 def load(folder: Path, expected: str | None = None) -> Translator:
     """Read what `pack` wrote; no file is executed.
 
-    Raises RefusedError when a file differs from the manifest, or the manifest from the digest `expected`; InputError when `folder`
-    holds no model.
+    Raises RefusedError when a file differs from the manifest, or the manifest from the digest `expected`; InputError
+    when `folder` holds no model.
     """
     try:
         verify(folder, expected)

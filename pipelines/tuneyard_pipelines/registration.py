@@ -19,7 +19,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
 from mlflow.types import ColSpec, Schema
 
-from tuneyard_pipelines import evidence, package
+from tuneyard_pipelines import evidence, package, tracking
 from tuneyard_pipelines.data import PreparedData
 from tuneyard_pipelines.errors import TuneyardError
 from tuneyard_pipelines.journal import Header, Journal, TrialState, WinnerRegistered
@@ -39,13 +39,14 @@ def register(
     assert header.spec.registration is not None
     name = header.spec.registration.name
     _ensure_registered_model(client, name)
-    version = _found(client, name, header.sweep_id, best.id) or _create(journal, header, best, run_id, client, name)
+    with tracking.as_default(header.tracking_uri):
+        version = _found(client, name, header.sweep_id, best.id) or _create(journal, header, best, run_id, client, name)
     said = settle_candidate(client, name, version)
     return WinnerRegistered(best.id, name, int(version.version), said, now_ms())
 
 
 def settle_candidate(client: MlflowClient, name: str, new: ModelVersion) -> str:
-    """Point `candidate` at the best version of the new one's group, unless it belongs to another group; says what it did.
+    """Point `candidate` at the best version of the new one's group, unless it is in another group; says what it did.
 
     It is computed from the tags of all versions, so that sweeps that end at the same time come to the same answer.
     """
@@ -67,7 +68,8 @@ def settle_candidate(client: MlflowClient, name: str, new: ModelVersion) -> str:
         client.set_registered_model_alias(name, CANDIDATE, str(best.version))
     if int(best.version) == int(new.version):
         return f"{CANDIDATE} is now version {best.version}"
-    return f"{CANDIDATE} is version {best.version}, which scores {best.tags['tuneyard.score']} against {new.tags['tuneyard.score']}"
+    scores = f"{best.tags['tuneyard.score']} against {new.tags['tuneyard.score']}"
+    return f"{CANDIDATE} is version {best.version}, which scores {scores}"
 
 
 def best_version(versions: Sequence[ModelVersion]) -> ModelVersion:
@@ -84,12 +86,10 @@ def _create(
     if found is None:
         raise TuneyardError(f"{folder.evidence(best.id)}: the evidence is gone or damaged; it cannot be registered")
     run = client.get_run(run_id)
-    mlflow.set_tracking_uri(header.tracking_uri)
-    mlflow.set_registry_uri(header.tracking_uri)
-    mlflow.set_experiment(experiment_id=run.info.experiment_id)  # a logged model goes to the active experiment
     example = PreparedData.open(header.data).split("test")[0]["source"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        mlflow.set_experiment(experiment_id=run.info.experiment_id)  # a logged model goes to the active experiment
         info = Model.log(
             artifact_path=None,
             name="model",

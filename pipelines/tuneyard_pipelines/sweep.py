@@ -89,7 +89,7 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
     try:
         with _log_file(folder.path / "driver.log"), cluster(header.spec.resources):
             client = tracking.connect(header.tracking_uri)
-            journal = Journal(folder)
+            journal = Journal(folder, lease.held)
             journal.append(
                 AttemptStarted(
                     attempt=journal.state.attempt + 1,
@@ -187,10 +187,7 @@ def _score(journal: Journal, header: Header, best: TrialState) -> None:
 
 
 def _interrupted(header: Header) -> tuple[str, str]:
-    return "interrupted", f"go on with: tuneyard sweep resume {header.sweep_id}"
-
-
-# --- cluster ----------------------------------------------------------------------------------------------------------
+    return "interrupted", f"stopped by a signal; go on with: tuneyard sweep resume {header.sweep_id}"
 
 
 @contextlib.contextmanager
@@ -275,11 +272,8 @@ def _fitting(node: Mapping[str, float], resources: Resources) -> int:
     return min(int(node.get(name, 0) // amount) for name, amount in wanted.items() if amount)
 
 
-# --- small parts ------------------------------------------------------------------------------------------------------
-
-
 class _Signals:
-    """SIGINT and SIGTERM raise KeyboardInterrupt, but under Tune they end its run in order: no cut-off leg counts as failed.
+    """SIGINT and SIGTERM raise KeyboardInterrupt, but under Tune they end its run in order: no leg counts as failed.
 
     Ray puts a SIGTERM handler of its own in place when it starts, so enter this afterwards. Tune ends on SIGUSR1 as it
     does on SIGINT. A second signal raises at once. Outside the main thread nothing is caught.

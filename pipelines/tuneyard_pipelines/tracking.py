@@ -1,7 +1,7 @@
 """The shipper: brings what stands in a sweep's folder to MLflow, one parent run a sweep, one child run a trial.
 
-It reads the journal and the metric files like any other reader and keeps nothing of its own: whoever holds the lease can
-ship, from the start, as often as needed. Runs are found again by tag; values carry their stored times, and MLflow keeps
+It reads the journal and the metric files like any other reader and keeps nothing of its own: whoever holds the lease
+can ship, from the start, as often as needed. Runs are found again by tag; values carry their stored times, and MLflow keeps
 the same key, step, value and time once. Training never waits for it.
 
     the trial is                  status in MLflow     tuneyard.outcome
@@ -64,12 +64,12 @@ def connect(uri: str) -> MlflowClient:
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-        "MLFLOW_CONFIGURE_LOGGING": "false",
     }.items():
         os.environ.setdefault(name, value)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     from mlflow import MlflowClient
 
+    for name in ("mlflow.store.db.utils", "mlflow.pyfunc", "alembic"):  # after the import, which sets them up
+        logging.getLogger(name).setLevel(logging.WARNING)
     try:
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_experiments(max_results=1)
@@ -84,6 +84,28 @@ def artifact_location(uri: str, home: Path) -> str | None:
     """Where a new experiment keeps its files: in the home when MLflow is a database; a server decides itself."""
     server = uri.startswith(("http:", "https:", "databricks"))
     return None if server else (home / "artifacts").resolve().as_uri()
+
+
+@contextlib.contextmanager
+def as_default(uri: str) -> Iterator[None]:
+    """Parts of MLflow look at nothing but the process's own setting: it names `uri` meanwhile.
+
+    MLflow puts it into the environment, too, where it would later be taken for what the user has set.
+    """
+    import mlflow
+
+    names = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_EXPERIMENT_ID")
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    mlflow.set_tracking_uri(uri)
+    mlflow.set_registry_uri(uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(None)  # type: ignore[arg-type]  # what stands in the environment counts again
+        mlflow.set_registry_uri(None)  # type: ignore[arg-type]
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 @dataclass(frozen=True)
@@ -236,15 +258,14 @@ def reconcile(folder: SweepFolder, now_ms: int) -> bool:
         return False
     lease = Lease.take(folder.path)
     try:
-        journal = Journal(folder)
+        journal = Journal(folder, lease.held)
         if journal.state.attempt and journal.state.ended is None:
             host = journal.state.attempts[-1].host
             message = f"the driver on {host} is gone; go on with: tuneyard sweep resume {folder.sweep_id}"
             journal.append(AttemptEnded(journal.state.attempt, "lost", message, now_ms))
         if not drain(Shipper(folder, connect(folder.header().tracking_uri)), timeout_s=0):
-            raise UnreachableError(
-                f"MLflow at {folder.header().tracking_uri} did not take the rest of {folder.sweep_id}; it is kept, try again"
-            )
+            uri = folder.header().tracking_uri
+            raise UnreachableError(f"MLflow at {uri} did not take the rest of {folder.sweep_id}; it is kept, try again")
     finally:
         lease.release()
     return True

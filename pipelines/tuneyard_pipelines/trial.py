@@ -11,7 +11,7 @@ import gc
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers.logger import Logger
 
-from tuneyard_modules.objective import Divergence, Optimization
+from tuneyard_modules.objective import Divergence, Loader, Optimization
 from tuneyard_modules.transformer import EncoderDecoder
 from tuneyard_modules.translation import TranslationBatch, TranslationModule, TranslationSettings
 from tuneyard_pipelines import checkpoints, evidence, package
@@ -213,7 +213,7 @@ class _Run:
                 max_epochs=-1,
                 logger=logger,
                 log_every_n_steps=LOG_EVERY_N_STEPS,
-                callbacks=[*callbacks, _Marks(self, logger.file, until)],
+                callbacks=[*callbacks, _Marks(self, until)],
                 enable_checkpointing=False,
                 enable_progress_bar=False,
                 enable_model_summary=False,
@@ -223,8 +223,8 @@ class _Run:
             try:
                 trainer.fit(
                     self.module,
-                    _Stretches(self),
-                    _Batches(batches),
+                    Loader(lambda: self.stream.between(self.cursor(), self.next_mark())),
+                    Loader(lambda: batches),
                     ckpt_path=str(newest.state) if newest else None,
                     weights_only=True,
                 )
@@ -274,34 +274,11 @@ class _Run:
         (self.leg.attempt_folder / "samples.tsv").write_text("\n".join(lines) + "\n")
 
 
-class _Stretches:
-    """Iterating gives the batches from where the module stands to the next mark."""
-
-    def __init__(self, run: _Run) -> None:
-        self._run = run
-
-    def __iter__(self) -> Iterator[TranslationBatch]:
-        return iter(self._run.stream.between(self._run.cursor(), self._run.next_mark()))
-
-
-class _Batches:
-    """A list that Lightning takes for one loader, not for a list of loaders."""
-
-    def __init__(self, batches: Sequence[TranslationBatch]) -> None:
-        self._batches = batches
-
-    def __iter__(self) -> Iterator[TranslationBatch]:
-        return iter(self._batches)
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-
 class _Marks(pl.Callback):
     """At every mark: a checkpoint, and the end of the leg when its rung is reached."""
 
-    def __init__(self, run: _Run, metrics: MetricFile, until: float) -> None:
-        self._run, self._metrics, self._until = run, metrics, until
+    def __init__(self, run: _Run, until: float) -> None:
+        self._run, self._until = run, until
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
         self._run.watchdog.alive()
@@ -322,7 +299,6 @@ class _Marks(pl.Callback):
             score=score if score is not None and math.isfinite(score) else None,
             metrics={key: value for key, value in metrics.items() if math.isfinite(value) or key == run.spec.metric},
         )
-        self._metrics.flush()
         checkpoints.save(
             run.leg.attempt_folder / "checkpoints",
             facts,

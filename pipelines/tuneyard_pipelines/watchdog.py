@@ -1,7 +1,7 @@
 """Ends its own process when training makes no step for too long or outgrows its memory, and leaves why on disk.
 
-A stall is watched by faulthandler's own thread, which needs no Python to run: it works while a call into C hangs, writes
-every thread's stack and exits. Memory is the resident set of the process, looked at several times a second.
+A stall is watched by faulthandler's own thread, which needs no Python to run: it works while a call into C hangs,
+writes every thread's stack and exits. Memory is the resident set of the process, looked at several times a second.
 """
 
 from __future__ import annotations

@@ -86,16 +86,14 @@ def load_model(name: str, *, home: Path | None = None, mlflow: str | None = None
 
 def _download(version: registry.Version, uri: str) -> Path:
     """The folder of a version's packaged model, on this machine."""
-    import mlflow
     from mlflow.artifacts import download_artifacts
 
     if "digest" not in version.tags:
         raise InputError(
             f"{version.name}/{version.version} was not packaged by Tuneyard; load it with mlflow.pyfunc.load_model"
         )
-    mlflow.set_tracking_uri(uri)  # parts of the download look at the process's own setting only
-    mlflow.set_registry_uri(uri)
-    folder = download_artifacts(f"models:/{version.name}/{version.version}")
+    with tracking.as_default(uri):
+        folder = download_artifacts(f"models:/{version.name}/{version.version}")
     return Path(folder) / "artifacts" / "model"
 
 

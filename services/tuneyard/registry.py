@@ -74,9 +74,8 @@ def find(client: MlflowClient, model: str) -> Version:
     known = [str(version.version) for version in present]
     aliases = sorted({alias for version in present for alias in version.aliases})
     wanted = f"version {number}" if number is not None else f"alias {alias!r}"
-    raise InputError(
-        f"{model}: {name} has no {wanted}; versions: {', '.join(known) or 'none'}; aliases: {', '.join(aliases) or 'none'}"
-    )
+    there = f"versions: {', '.join(known) or 'none'}; aliases: {', '.join(aliases) or 'none'}"
+    raise InputError(f"{model}: {name} has no {wanted}; {there}")
 
 
 def _parse(model: str) -> tuple[str, str | None, int | None]:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import ray
+from driven_sweep import DrivenSweep, driven_sweep
+
 from tuneyard_pipelines import sweep, tracking
 from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.spec import SweepSpec
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
@@ -35,7 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 _numbers = itertools.count()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run(cluster: None, mlflow_uri: str, home: Path) -> Callable[..., tuple[SweepFolder, SweepState]]:
     """Run a sweep to its end: run(spec, callbacks) -> (folder, state)."""
 
@@ -44,3 +51,21 @@ def run(cluster: None, mlflow_uri: str, home: Path) -> Callable[..., tuple[Sweep
         return folder, sweep.drive(folder, callbacks)
 
     return go
+
+
+@pytest.fixture(scope="session")
+def client(mlflow_uri: str) -> MlflowClient:
+    return tracking.connect(mlflow_uri)
+
+
+@pytest.fixture
+def make_sweep(tmp_path: Path, mlflow_uri: str) -> Callable[..., DrivenSweep]:
+    """Makes the folder of a sweep that no driver runs; those of one test share a name that no other test has."""
+    name = f"n{next(_numbers)}"
+
+    def make(*overrides: str, uri: str = mlflow_uri, data: Path | None = None) -> DrivenSweep:
+        return driven_sweep(
+            home=tmp_path, sweep_id=f"{name}-{next(_numbers)}", name=name, overrides=overrides, uri=uri, data=data
+        )
+
+    return make

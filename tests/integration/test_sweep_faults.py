@@ -1,4 +1,7 @@
-"""What goes wrong in a trial, under real Ray: each fault ends that trial with its outcome, and nothing else."""
+"""What goes wrong in a trial, under real Ray: each fault ends its trial with its outcome, and no other trial.
+
+One sweep holds one trial for each fault, so that Ray's workers are started once.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +19,22 @@ import pytest
 import pytorch_lightning as pl
 import ray
 import torch
-from mlflow import MlflowClient
-from tiny_sweep import tiny
+from mlflow.entities import Run
+from tiny_sweep import runs_of, tiny
+
 from tuneyard_pipelines import checkpoints
 from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.tracking import connect
 from tuneyard_pipelines.trial import Leg
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-pytestmark = pytest.mark.integration
-
-Run = Callable[..., tuple[SweepFolder, SweepState]]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 
 class AtStep(pl.Callback):
     """Calls `fault` before optimiser step number `step`."""
 
-    def __init__(self, step: int, fault: Any) -> None:
+    def __init__(self, step: int, fault: Callable[[pl.LightningModule], None]) -> None:
         self.step, self.fault = step, fault
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
@@ -39,80 +42,169 @@ class AtStep(pl.Callback):
             self.fault(pl_module)
 
 
-def in_trial(trial: str, callback: pl.Callback) -> Any:
-    """A maker of callbacks for `drive` that puts `callback` into one trial."""
-    return lambda leg: [callback] if leg.trial == trial else []
+class NanAtFirst(pl.Callback):
+    """Lets the first two validations see broken weights."""
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.weights = {key: value.clone() for key, value in pl_module.state_dict().items()}
+        if trainer.global_step <= 4:
+            poison(pl_module)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        pl_module.load_state_dict(self.weights)
 
 
-def children(uri: str, folder: SweepFolder) -> dict[str, Any]:
-    client: MlflowClient = connect(uri)
-    experiment = client.get_experiment_by_name("tiny")
-    runs = client.search_runs([experiment.experiment_id], f"tags.`tuneyard.sweep_id` = '{folder.sweep_id}'")
-    return {run.data.tags.get("tuneyard.trial_id", "parent"): run for run in runs}
+class Silent(pl.Callback):
+    """Keeps the module from reporting its validation."""
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        pl_module.on_validation_epoch_end = lambda: None
 
 
-def test_r1_an_exception_in_a_step_fails_its_trial_alone(run: Run, mlflow_uri: str) -> None:
-    def fault(module: pl.LightningModule) -> None:
-        raise RuntimeError("the disk of this node is on fire")
-
-    folder, state = run(tiny(), in_trial("t002", AtStep(3, fault)))
-    outcomes = {trial.id: trial.outcome for trial in state.trials.values()}
-    assert outcomes == {"t001": "completed", "t002": "error", "t003": "completed", "t004": "completed"}
-    assert len(state.trials["t002"].failures) == 2, "a failed leg is tried once more"
-    runs = children(mlflow_uri, folder)
-    assert runs["t002"].info.status == "FAILED"
-    assert runs["t002"].data.tags["tuneyard.outcome"] == "error"
-    assert "on fire" in runs["t002"].data.tags["tuneyard.reason"]
-    assert runs["parent"].info.status == "FINISHED"
-    assert len(runs) == 5
+def raise_error(module: pl.LightningModule) -> None:
+    raise RuntimeError("the disk of this node is on fire")
 
 
-def test_r1_a_killed_trial_goes_on_from_its_checkpoint(run: Run, mlflow_uri: str, tmp_path: Path) -> None:
-    marker = tmp_path / "killed"
+def poison(module: pl.LightningModule) -> None:
+    for parameter in module.parameters():
+        parameter.data.fill_(math.nan)
 
+
+def hang_here(module: pl.LightningModule) -> None:
+    time.sleep(600)
+
+
+def grow(module: pl.LightningModule) -> None:
+    held = []
+    while True:
+        held.append(torch.ones(16 << 20))
+        time.sleep(0.02)
+
+
+def kill_once(marker: Path) -> Callable[[pl.LightningModule], None]:
     def fault(module: pl.LightningModule) -> None:
         if not marker.exists():
             marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    folder, state = run(tiny(model__num_heads=1), in_trial("t001", AtStep(5, fault)))
-    assert [trial.outcome for trial in state.trials.values()] == ["completed", "completed"]
-    assert [failure.outcome for failure in state.trials["t001"].failures] == ["error"]
-    history = connect(mlflow_uri).get_metric_history(children(mlflow_uri, folder)["t001"].info.run_id, "val/loss")
-    assert [metric.step for metric in sorted(history, key=lambda m: m.step)] == [2, 4, 6, 8]
+    return fault
 
 
-def test_r3_a_validation_that_is_nan_is_never_the_best(run: Run, mlflow_uri: str) -> None:
-    class NanAtFirst(pl.Callback):
-        def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-            self.weights = {key: value.clone() for key, value in pl_module.state_dict().items()}
-            if trainer.global_step <= 4:
-                for parameter in pl_module.parameters():
-                    parameter.data.fill_(math.nan)
+@dataclass(frozen=True)
+class Outcome:
+    """A sweep that has ended: its folder, its state, its runs in MLflow by trial."""
 
-        def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-            pl_module.load_state_dict(self.weights)
+    folder: SweepFolder
+    state: SweepState
+    runs: dict[str, Run]
+    uri: str
 
-    spec = tiny(model__num_heads=1, model__sequence_length=48)
-    folder, state = run(spec, in_trial("t001", NanAtFirst()))
-    trial = state.trials["t001"]
-    assert trial.outcome == "completed"
-    assert trial.score is not None
-    assert math.isfinite(trial.score)
-    best = checkpoints.best(checkpoints.whole(folder.trial("t001")), "min")
+    def history(self, trial: str, key: str) -> dict[int, list[float]]:
+        found: dict[int, list[float]] = {}
+        for metric in connect(self.uri).get_metric_history(self.runs[trial].info.run_id, key):
+            found.setdefault(metric.step, []).append(metric.value)
+        return found
+
+
+HEALTHY = ("t001", "t009")
+
+
+@pytest.fixture(scope="module")
+def faulty(run: Any, mlflow_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    marker = tmp_path_factory.mktemp("faults") / "killed"
+
+    def callbacks(leg: Leg) -> Sequence[pl.Callback]:
+        faults: dict[str, pl.Callback] = {
+            "t002": AtStep(3, raise_error),
+            "t003": AtStep(5, kill_once(marker)),
+            "t004": NanAtFirst(),
+            "t005": AtStep(1, poison),
+            "t006": Silent(),
+            "t007": AtStep(3, hang_here),
+            "t008": AtStep(3, grow),
+        }
+        return [faults[leg.trial]] if leg.trial in faults else []
+
+    spec = tiny(
+        model__num_heads=[1, 2, 4],
+        model__sequence_length=[24, 32, 48],
+        resources__memory_per_worker="1800MiB",
+        resources__stall_timeout="12s",
+        register={"name": "faulty"},
+    )
+    folder, state = run(spec, callbacks)
+    return Outcome(folder, state, runs_of(mlflow_uri, folder), mlflow_uri)
+
+
+def test_a_fault_ends_its_own_trial_only(faulty: Outcome) -> None:
+    assert {trial.id: trial.outcome for trial in faulty.state.trials.values()} == {
+        "t001": "completed",
+        "t002": "error",
+        "t003": "completed",
+        "t004": "completed",
+        "t005": "diverged",
+        "t006": "no_metric",
+        "t007": "stalled",
+        "t008": "out_of_memory",
+        "t009": "completed",
+    }
+    assert faulty.state.ended is not None
+    assert faulty.state.ended.state == "finished"
+    assert faulty.runs["parent"].info.status == "FINISHED"
+    assert len(faulty.runs) == 10
+    for trial in faulty.state.trials.values():
+        run = faulty.runs[trial.id]
+        assert run.data.tags["tuneyard.outcome"] == trial.outcome
+        assert run.info.status == ("FINISHED" if trial.outcome == "completed" else "FAILED")
+
+
+def test_r1_an_exception_is_tried_once_more_and_then_named(faulty: Outcome) -> None:
+    assert len(faulty.state.trials["t002"].failures) == 2
+    assert "on fire" in faulty.runs["t002"].data.tags["tuneyard.reason"]
+
+
+def test_r1_a_killed_trial_goes_on_from_its_checkpoint(faulty: Outcome) -> None:
+    assert [failure.outcome for failure in faulty.state.trials["t003"].failures] == ["error"]
+    history = faulty.history("t003", "val/loss")
+    assert sorted(history) == [2, 4, 6, 8]
+    assert all(len(values) == 1 for values in history.values())
+
+
+def test_r3_a_validation_that_is_nan_is_never_the_best(faulty: Outcome) -> None:
+    score = faulty.state.trials["t004"].score
+    assert score is not None
+    assert math.isfinite(score)
+    best = checkpoints.best(checkpoints.whole(faulty.folder.trial("t004")), "min")
     assert best is not None
     assert best.facts.step in (6, 8)
-    run_id = children(mlflow_uri, folder)["t001"].info.run_id
-    values = {m.step: m.value for m in connect(mlflow_uri).get_metric_history(run_id, "val/loss")}
-    assert math.isnan(values[2])
-    assert math.isfinite(values[8])
+    history = faulty.history("t004", "val/loss")
+    assert math.isnan(history[2][0])
+    assert math.isfinite(history[8][0])
 
 
-def test_r4_a_third_of_the_trials_diverges_and_the_sweep_finishes(run: Run, mlflow_uri: str) -> None:
-    def poison(module: pl.LightningModule) -> None:
-        for parameter in module.parameters():
-            parameter.data.fill_(math.nan)
+def test_r3_r4_nan_to_the_end_is_diverged_and_not_tried_again(faulty: Outcome) -> None:
+    assert len(faulty.state.trials["t005"].failures) == 1
+    assert "loss nan" in faulty.runs["t005"].data.tags["tuneyard.reason"]
+    assert faulty.state.registered is not None
+    assert faulty.state.registered.trial in ("t001", "t003", "t004", "t009")
 
+
+def test_r5_a_trial_without_the_metric_says_so(faulty: Outcome) -> None:
+    assert "val/loss was never reported" in faulty.state.trials["t006"].message
+
+
+def test_r6_the_stack_of_a_hang_is_kept(faulty: Outcome) -> None:
+    client, run_id = connect(faulty.uri), faulty.runs["t007"].info.run_id
+    assert "a1/stack.txt" in [file.path for file in client.list_artifacts(run_id, "a1")]
+    assert "hang_here" in Path(client.download_artifacts(run_id, "a1/stack.txt")).read_text()
+
+
+def test_r7_memory_without_end_names_the_limit(faulty: Outcome) -> None:
+    assert len(faulty.state.trials["t008"].failures) == 1
+    assert "resources.memory_per_worker" in faulty.state.trials["t008"].message
+
+
+def test_r4_ranks_with_a_third_of_nan_trials(run: Any, mlflow_uri: str) -> None:
     def callbacks(leg: Leg) -> Sequence[pl.Callback]:
         return [AtStep(1, poison)] if leg.trial in ("t002", "t005") else []
 
@@ -121,58 +213,11 @@ def test_r4_a_third_of_the_trials_diverges_and_the_sweep_finishes(run: Run, mlfl
         search__scheduler={"type": "asha", "min_share": 0.25, "reduction_factor": 2},
         search__algorithm="tpe",
         search__trials=6,
-        register={"name": "r4"},
     )
     folder, state = run(spec, callbacks)
     outcomes = [trial.outcome for trial in state.trials.values()]
     assert [outcomes[1], outcomes[4]] == ["diverged", "diverged"]
+    assert sorted(outcomes)[0] == "completed"
     assert state.ended is not None
     assert state.ended.state == "finished"
-    assert state.registered is not None
-    assert state.registered.trial not in ("t002", "t005")
-    assert "completed" in outcomes
-    runs = children(mlflow_uri, folder)
-    assert {runs["t002"].info.status, runs["t005"].info.status} == {"FAILED"}
-    assert not state.trials["t002"].failures[1:], "a point that diverges is not tried again"
-
-
-def test_r5_a_trial_without_the_metric_ends_as_no_metric(run: Run, mlflow_uri: str) -> None:
-    class Silent(pl.Callback):
-        def on_fit_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
-            pl_module.on_validation_epoch_end = lambda: None
-
-    folder, state = run(tiny(model__num_heads=1), in_trial("t001", Silent()))
-    assert [trial.outcome for trial in state.trials.values()] == ["no_metric", "completed"]
-    assert children(mlflow_uri, folder)["t001"].info.status == "FAILED"
-    assert "val/loss was never reported" in state.trials["t001"].message
-
-
-def test_r6_a_trial_that_hangs_is_ended_and_its_stack_kept(run: Run, mlflow_uri: str) -> None:
-    def hang_here(module: pl.LightningModule) -> None:
-        time.sleep(600)
-
-    spec = tiny(model__num_heads=1, resources__stall_timeout="6s", search__retries=0)
-    folder, state = run(spec, in_trial("t001", AtStep(3, hang_here)))
-    assert [trial.outcome for trial in state.trials.values()] == ["stalled", "completed"]
-    run_id = children(mlflow_uri, folder)["t001"].info.run_id
-    client = connect(mlflow_uri)
-    names = [file.path for file in client.list_artifacts(run_id, "a1")]
-    assert "a1/stack.txt" in names
-    stack = Path(client.download_artifacts(run_id, "a1/stack.txt")).read_text()
-    assert "hang_here" in stack
-
-
-def test_r7_a_trial_that_outgrows_its_memory_dies_alone(run: Run, mlflow_uri: str) -> None:
-    def grow(module: pl.LightningModule) -> None:
-        held = []
-        while True:
-            held.append(torch.ones(16 << 20))
-            time.sleep(0.02)
-
-    spec = tiny(resources__memory_per_worker="1800MiB")
-    folder, state = run(spec, in_trial("t002", AtStep(3, grow)))
-    outcomes = {trial.id: trial.outcome for trial in state.trials.values()}
-    assert outcomes == {"t001": "completed", "t002": "out_of_memory", "t003": "completed", "t004": "completed"}
-    assert len(state.trials["t002"].failures) == 1
-    assert "resources.memory_per_worker" in state.trials["t002"].message
-    assert children(mlflow_uri, folder)["t002"].info.status == "FAILED"
+    assert runs_of(mlflow_uri, folder)["parent"].info.status == "FINISHED"

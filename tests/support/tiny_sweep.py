@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import yaml
+from mlflow.entities import Run
+
+from tuneyard_pipelines.journal import SweepFolder
 from tuneyard_pipelines.spec import SweepSpec, parse
+from tuneyard_pipelines.tracking import connect
 
 TINY: dict[str, Any] = {
     "version": 1,
@@ -35,3 +39,13 @@ def tiny(**changes: Any) -> SweepSpec:
             inner = inner.setdefault(part, {})
         inner[last] = value
     return parse(yaml.safe_dump(values), file="tiny.yaml")
+
+
+def runs_of(uri: str, folder: SweepFolder) -> dict[str, Run]:
+    """A sweep's runs in MLflow by trial; its parent is called parent. Fails on a trial with two runs."""
+    client = connect(uri)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    runs = client.search_runs(experiments, f"tags.`tuneyard.sweep_id` = '{folder.sweep_id}'")
+    by_trial = {run.data.tags.get("tuneyard.trial_id", "parent"): run for run in runs}
+    assert len(by_trial) == len(runs)
+    return by_trial

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Annotated
 
@@ -52,4 +53,12 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG):
+            raise
+        print(
+            f"error: {error}; free space, then go on with: tuneyard sweep resume ID (tuneyard sweep list names it)",
+            file=sys.stderr,
+        )
         sys.exit(1)

@@ -1,0 +1,68 @@
+"""Splits: whole, apart, stable, of the size asked for, or refused with the counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuneyard_pipelines.data import DataError, dates
+from tuneyard_pipelines.data.splits import split
+
+
+def lines(count: int) -> list[tuple[str, str]]:
+    return [(f"source {number}", f"target {number}") for number in range(count)]
+
+
+def parts(pairs, validation=0.1, test=0.1, seed=1):
+    return split(pairs, validation=validation, test=test, seed=seed, place="pairs.tsv")
+
+
+def side_of(pairs, positions) -> dict[tuple[str, str], str]:
+    return {pairs[position]: name for name, members in positions.items() for position in members}
+
+
+def test_shares_are_met():
+    positions = parts(lines(1000), validation=0.05, test=0.2)
+    assert {name: len(members) for name, members in positions.items()} == {"train": 750, "validation": 50, "test": 200}
+
+
+def test_every_date_is_in_one_split_only():
+    pairs = dates.generate(5000, seed=1)
+    positions = parts(pairs)
+    for side in (0, 1):
+        texts = [{pairs[position][side] for position in positions[name]} for name in ("train", "validation", "test")]
+        assert not texts[0] & texts[1]
+        assert not texts[0] & texts[2]
+        assert not texts[1] & texts[2]
+
+
+def test_a_chain_of_shared_texts_stays_together():
+    chain = [(f"s{number // 2}", f"t{(number + 1) // 2}") for number in range(40)]
+    positions = parts(lines(400) + chain)
+    assert len({side_of(lines(400) + chain, positions)[pair] for pair in chain}) == 1
+
+
+def test_a_group_larger_than_a_share_is_trained_on():
+    hub = [("the same", f"other {number}") for number in range(300)]
+    positions = parts(lines(700) + hub, validation=0.1, test=0.1)
+    assert set(range(700, 1000)) <= set(positions["train"])
+    assert len(positions["validation"]) == len(positions["test"]) == 100
+
+
+def test_the_seed_decides():
+    assert parts(lines(200), seed=1) == parts(lines(200), seed=1)
+    assert parts(lines(200), seed=1)["test"] != parts(lines(200), seed=2)["test"]
+
+
+def test_more_lines_and_another_order_move_few():
+    before = side_of(lines(1000), parts(lines(1000)))
+    more = lines(1020)[::-1]
+    after = side_of(more, parts(more))
+    assert sum(before[pair] != after[pair] for pair in before) <= 10
+
+
+@pytest.mark.parametrize("pairs", [lines(3), [("same", f"t{number}") for number in range(100)]])
+def test_an_empty_split_is_refused_with_counts(pairs):
+    with pytest.raises(DataError, match=r"pairs\.tsv: the (train|validation|test) split is empty") as caught:
+        parts(pairs)
+    assert f"{len(pairs)} pairs: train {len(pairs)}, validation 0, test 0" in str(caught.value)
+    assert "data.split" in str(caught.value)

@@ -1,0 +1,261 @@
+"""The searcher: the journal is all it knows, so that any attempt goes on where the last one stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ray.tune.search import Searcher
+
+from tuneyard_pipelines.journal import AttemptStarted, Journal, SweepFolder, TrialState
+from tuneyard_pipelines.searcher import LegSearcher, observed, rules
+from tuneyard_pipelines.trial import LegResult
+from tuneyard_pipelines.watchdog import MEMORY
+
+MakeFolder = Callable[..., SweepFolder]
+NO_SCHEDULER = "search.scheduler=none"
+
+
+class Attempt:
+    """A driver without Tune: asks the searcher for legs and answers for them, one at a time."""
+
+    def __init__(self, folder: SweepFolder) -> None:
+        self.journal = Journal(folder)
+        self.number = self.journal.state.attempt + 1
+        self.journal.append(AttemptStarted(self.number, 0, "node-1", {}, folder.seals()))
+        self.spec = folder.header().spec
+        self.searcher = LegSearcher(self.journal, self.spec, self.number, lambda: 7)
+        self._asked = 0
+
+    def ask(self) -> tuple[str, Any]:
+        """Tune's name for the leg, and what was suggested."""
+        self._asked += 1
+        name = f"tune-{self._asked}"
+        return name, self.searcher.suggest(name)
+
+    def answer(self, name: str, result: LegResult) -> None:
+        self.searcher.on_trial_complete(name, {"leg": json.dumps(result.to_dict()), "training_iteration": 1})
+
+    def go_on(self, legs: int | None = None, score: Callable[[int], float] = float) -> int:
+        """Run legs one after the other; returns how many."""
+        done = 0
+        while legs is None or done < legs:
+            name, suggested = self.ask()
+            if suggested == Searcher.FINISHED:
+                break
+            leg = suggested["leg"]
+            number = self.trial(leg["trial"]).number
+            share = self.spec.rungs()[leg["rung"]]
+            self.answer(name, LegResult(share=share, tokens=10, step=1, score=score(number), metrics={"val/loss": 1.0}))
+            done += 1
+        return done
+
+    def trial(self, name: str) -> TrialState:
+        return self.journal.state.trials[name]
+
+    @property
+    def points(self) -> list[tuple[Any, ...]]:
+        return [tuple(trial.point.items()) for trial in self.journal.state.trials.values()]
+
+
+def test_a_leg_says_all_that_a_process_needs(make_folder: MakeFolder) -> None:
+    folder = make_folder()
+    attempt = Attempt(folder)
+    name, suggested = attempt.ask()
+    [trial] = attempt.journal.state.trials.values()
+    assert suggested == {
+        "leg": {"folder": str(folder.path), "trial": "t001", "point": trial.point, "attempt": 1, "rung": 0}
+    }
+    assert json.loads(json.dumps(suggested)) == suggested
+    assert (trial.running, trial.pending, trial.name[:4]) == (True, 0, "t01 ")
+    assert folder.state() == attempt.journal.state, "on disk before anything acts on it"
+    attempt.answer(name, LegResult(share=1 / 9, tokens=330, step=5, score=0.25, metrics={"val/bleu": 4.0}))
+    [ended] = attempt.trial("t001").legs
+    assert (ended.rung, ended.share, ended.tokens, ended.step, ended.score) == (0, 1 / 9, 330, 5, 0.25)
+    assert (ended.metrics, ended.attempt, ended.time_ms) == ({"val/bleu": 4.0}, 1, 7)
+
+
+def test_the_asked_for_number_of_distinct_points_is_tried_and_the_best_completes(make_folder: MakeFolder) -> None:
+    attempt = Attempt(make_folder())
+    attempt.go_on(score=lambda number: -float(number))
+    trials = attempt.journal.state.trials.values()
+    assert len(trials) == len(set(attempt.points)) == 9
+    assert [trial.id for trial in trials if trial.outcome == "completed"] == ["t001"]
+    assert attempt.ask()[1] == Searcher.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "cut_after"), [("random", 0), ("random", 4), ("random", 8), ("grid", 4), ("tpe", 6)]
+)
+def test_r2_an_attempt_goes_on_where_the_last_one_died(make_folder: MakeFolder, algorithm: str, cut_after: int) -> None:
+    overrides = (NO_SCHEDULER, f"search.algorithm={algorithm}")
+    undisturbed = Attempt(make_folder(*overrides, sweep_id="a"))
+    undisturbed.go_on()
+    first = Attempt(make_folder(*overrides, sweep_id="b"))
+    first.go_on(cut_after)
+    _, running = first.ask()  # and dies in the middle of a leg
+
+    second = Attempt(first.journal.folder)
+    name, again = second.ask()
+    assert again["leg"] == {**running["leg"], "attempt": 2}, "the leg that was cut off comes first"
+    second.answer(name, LegResult(share=1.0, tokens=10, step=1, score=float(cut_after + 1)))
+    assert second.go_on() == 9 - cut_after - 1
+    assert len(second.points) == len(set(second.points)) == 9
+    assert second.points == undisturbed.points, "chance depends on the journal alone"
+    assert all(trial.outcome == "completed" for trial in second.journal.state.trials.values())
+
+
+def test_a_failed_leg_is_tried_again_as_often_as_the_spec_says(make_folder: MakeFolder) -> None:
+    attempt = Attempt(make_folder("search.retries=1"))
+    name, _ = attempt.ask()
+    attempt.answer(name, LegResult("error", "ValueError: odd"))
+    trial = attempt.trial("t001")
+    assert (trial.outcome, trial.running, trial.pending) == (None, False, 0)
+    name, again = attempt.ask()
+    assert (again["leg"]["trial"], again["leg"]["rung"]) == ("t001", 0)
+    attempt.answer(name, LegResult("stalled", "no step"))
+    trial = attempt.trial("t001")
+    assert (trial.outcome, trial.message) == ("stalled", "no step")
+    assert [failed.outcome for failed in trial.failures] == ["error", "stalled"]
+    assert attempt.ask()[1]["leg"]["trial"] == "t002"
+
+
+def test_failures_of_an_earlier_attempt_count_too(make_folder: MakeFolder) -> None:
+    first = Attempt(make_folder("search.retries=1"))
+    name, _ = first.ask()
+    first.answer(name, LegResult("error", "once"))
+    second = Attempt(first.journal.folder)
+    name, _ = second.ask()
+    second.answer(name, LegResult("error", "twice"))
+    assert second.trial("t001").outcome == "error"
+
+
+def test_without_retries_the_first_failure_is_the_end(make_folder: MakeFolder) -> None:
+    attempt = Attempt(make_folder("search.retries=0"))
+    name, _ = attempt.ask()
+    attempt.answer(name, LegResult("error", "once"))
+    assert attempt.trial("t001").outcome == "error"
+
+
+@pytest.mark.parametrize("outcome", ["diverged", "out_of_memory", "no_metric"])
+def test_what_would_happen_again_is_not_tried_again(make_folder: MakeFolder, outcome: str) -> None:
+    attempt = Attempt(make_folder("search.retries=5"))
+    name, _ = attempt.ask()
+    attempt.answer(name, LegResult(outcome, "why"))
+    assert (attempt.trial("t001").outcome, attempt.trial("t001").message) == (outcome, "why")
+
+
+def test_r4_a_third_of_all_trials_diverges_and_the_sweep_ends_with_a_winner(make_folder: MakeFolder) -> None:
+    for algorithm in ("random", "tpe"):
+        attempt = Attempt(make_folder(f"search.algorithm={algorithm}", sweep_id=algorithm))
+        while True:
+            name, suggested = attempt.ask()
+            if suggested == Searcher.FINISHED:
+                break
+            number = attempt.trial(suggested["leg"]["trial"]).number
+            share = attempt.spec.rungs()[suggested["leg"]["rung"]]
+            bad = LegResult("diverged", "loss is nan")
+            good = LegResult(share=share, score=-float(number))
+            attempt.answer(name, bad if number % 3 == 1 else good)
+        outcomes = [trial.outcome for trial in attempt.journal.state.trials.values()]
+        assert outcomes.count("diverged") == 3
+        assert attempt.trial("t002").outcome == "completed"
+
+
+def test_r7_a_process_that_is_gone_is_explained_by_what_it_left(make_folder: MakeFolder) -> None:
+    attempt = Attempt(make_folder("search.retries=1"))
+    name, suggested = attempt.ask()
+    left = attempt.journal.folder.attempt("t001", 1)
+    left.mkdir(parents=True)
+    (left / MEMORY).write_text("grew to 5 GiB")
+    attempt.searcher.on_trial_complete(name, None, error=True)
+    assert (attempt.trial("t001").outcome, attempt.trial("t001").message) == ("out_of_memory", "grew to 5 GiB")
+
+    name, suggested = attempt.ask()
+    attempt.searcher.on_trial_complete(name, {"leg": "a report of an earlier leg"}, error=True)
+    [failed] = attempt.trial(suggested["leg"]["trial"]).failures
+    assert failed.outcome == "error"
+    assert "gone without a word" in failed.message
+
+
+def test_r5_a_leg_that_reports_nothing_is_an_error(make_folder: MakeFolder) -> None:
+    attempt = Attempt(make_folder("search.retries=0"))
+    name, _ = attempt.ask()
+    attempt.searcher.on_trial_complete(name, None)
+    assert attempt.trial("t001").outcome == "error"
+
+
+def test_while_it_stops_nothing_begins_and_no_cut_off_leg_counts_as_failed(make_folder: MakeFolder) -> None:
+    attempt = Attempt(make_folder())
+    name, _ = attempt.ask()
+    attempt.searcher.stopping = True
+    before = attempt.journal.state
+    assert attempt.ask()[1] is None, "a leg is still on its way out"
+    attempt.searcher.on_trial_complete(name, None, error=True)
+    assert attempt.ask()[1] == Searcher.FINISHED
+    assert attempt.journal.state == before
+    assert Attempt(attempt.journal.folder).ask()[1]["leg"]["trial"] == "t001"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("search.algorithm=random", "search.trials=100"),
+        ("search.algorithm=tpe", "search.trials=100"),
+        ("search.algorithm=grid", "search.trials=null"),
+    ],
+)
+def test_an_exhausted_space_ends_the_sweep(make_folder: MakeFolder, overrides: tuple[str, ...]) -> None:
+    attempt = Attempt(make_folder(NO_SCHEDULER, *overrides, 'constraints=["sequence_length == 24"]'))
+    attempt.go_on()
+    assert len(attempt.points) == len(set(attempt.points)) == 6
+    assert attempt.ask()[1] == Searcher.FINISHED
+    again = Attempt(attempt.journal.folder)
+    assert again.ask()[1] == Searcher.FINISHED
+
+
+def test_an_exhausted_space_waits_for_legs_that_run(make_folder: MakeFolder) -> None:
+    attempt = Attempt(make_folder("search.trials=100", 'constraints=["sequence_length == 24", "num_layers == 1"]'))
+    names = [attempt.ask()[0] for _ in range(3)]
+    assert attempt.ask()[1] is None
+    for score, name in enumerate(names):
+        attempt.answer(name, LegResult(share=1 / 9, score=float(score)))
+    assert attempt.ask()[1]["leg"]["rung"] == 1
+
+
+def test_tune_may_pickle_it(make_folder: MakeFolder) -> None:
+    attempt = Attempt(make_folder())
+    attempt.ask()
+    pickle.loads(pickle.dumps(attempt.searcher))
+    assert attempt.ask()[1]["leg"]["trial"] == "t002"
+
+
+def test_the_proposals_see_every_score_a_trial_had(make_folder: MakeFolder) -> None:
+    attempt = Attempt(make_folder())
+    attempt.go_on(3)
+    attempt.go_on(1)
+    seen = observed(attempt.trial("t003"))
+    assert seen.scores == ((1 / 9, 3.0), (1 / 3, 3.0))
+    assert (seen.point, seen.finished) == (attempt.trial("t003").point, False)
+    name, _ = attempt.ask()
+    attempt.answer(name, LegResult("diverged", "nan"))
+    [(_, trial)] = [(t.id, t) for t in attempt.journal.state.trials.values() if t.outcome == "diverged"]
+    assert observed(trial).finished
+    name, _ = attempt.ask()
+    attempt.answer(name, LegResult(share=1 / 9, score=None))
+    assert math.isnan(observed(list(attempt.journal.state.trials.values())[-1]).scores[0][1])
+
+
+def test_the_rules_are_those_of_the_spec(make_folder: MakeFolder) -> None:
+    found = rules(make_folder().header().spec)
+    assert found.rungs == pytest.approx((1 / 9, 1 / 3, 1.0))
+    assert (found.reduction_factor, found.trials, found.mode) == (3, 9, "max")
+    spec = (
+        make_folder("search.metric=val/loss", "search.algorithm=grid", "search.trials=null", sweep_id="g").header().spec
+    )
+    assert rules(spec).mode == "min"
+    assert rules(spec).trials > 18

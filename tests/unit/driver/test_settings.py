@@ -1,0 +1,76 @@
+"""Where state lives, and which MLflow is meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuneyard import settings
+from tuneyard_pipelines.errors import InputError
+
+
+def test_the_home_is_the_nearest_one_above(tmp_path: Path) -> None:
+    below = tmp_path / "a" / "b" / "c"
+    below.mkdir(parents=True)
+    (tmp_path / ".tuneyard").mkdir()
+    assert settings.find_home({}, below) == tmp_path / ".tuneyard"
+    (tmp_path / "a" / "b" / ".tuneyard").mkdir()
+    assert settings.find_home({}, below) == tmp_path / "a" / "b" / ".tuneyard"
+
+
+def test_a_file_of_that_name_is_no_home(tmp_path: Path) -> None:
+    (tmp_path / ".tuneyard").mkdir()
+    below = tmp_path / "a"
+    below.mkdir()
+    (below / ".tuneyard").touch()
+    assert settings.find_home({}, below) == tmp_path / ".tuneyard"
+
+
+def test_without_any_the_home_will_be_here(tmp_path: Path) -> None:
+    assert settings.find_home({}, tmp_path) == tmp_path / ".tuneyard"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_environment_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".tuneyard").mkdir()
+    assert settings.find_home({"TUNEYARD_HOME": str(tmp_path / "x")}, tmp_path) == tmp_path / "x"
+    monkeypatch.chdir(tmp_path)
+    assert settings.find_home({"TUNEYARD_HOME": "y"}) == tmp_path / "y"
+    assert settings.find_home({"TUNEYARD_HOME": ""}) == tmp_path / ".tuneyard"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert settings.find_home({"TUNEYARD_HOME": "~/z"}) == tmp_path / "z"
+
+
+def test_a_home_keeps_itself_out_of_git(tmp_path: Path) -> None:
+    home = tmp_path / "a" / "b"
+    settings.make_home(home)
+    assert {path.name: path.read_text() for path in home.iterdir()} == {".gitignore": "*\n"}
+    (home / ".gitignore").write_text("mine")
+    settings.make_home(home)
+    assert (home / ".gitignore").read_text() == "mine"
+
+
+def test_a_home_that_cannot_be_written_is_named_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for home in (tmp_path / "file", tmp_path / "file" / "home", Path("/proc/nowhere")):
+        with pytest.raises(InputError, match=f"{home}: state cannot be written here .*TUNEYARD_HOME"):
+            settings.make_home(home)
+
+
+def test_mlflow_is_named_by_option_environment_or_home(tmp_path: Path) -> None:
+    environment = {"MLFLOW_TRACKING_URI": "http://host:5000"}
+    assert settings.tracking_uri(tmp_path, "https://other", environment) == "https://other"
+    assert settings.tracking_uri(tmp_path, None, environment) == "http://host:5000"
+    assert settings.tracking_uri(tmp_path, None, {}) == f"sqlite:///{tmp_path}/mlflow.db"
+    assert settings.tracking_uri(tmp_path, None, {"MLFLOW_TRACKING_URI": ""}) == f"sqlite:///{tmp_path}/mlflow.db"
+    for uri in ("postgresql+psycopg2://u@h/db", "sqlite:////tmp/x.db", "databricks"):
+        assert settings.tracking_uri(tmp_path, uri, {}) == uri
+
+
+@pytest.mark.parametrize("uri", ["mlruns", "/tmp/mlruns", "file:///tmp/mlruns", "/tmp/a+b/mlruns", "a+b", "ftp://host"])
+def test_what_is_no_tracking_server_is_refused_by_its_place(tmp_path: Path, uri: str) -> None:
+    with pytest.raises(InputError, match=r"--mlflow: .* is not a tracking server"):
+        settings.tracking_uri(tmp_path, uri, {})
+    with pytest.raises(InputError, match=r"MLFLOW_TRACKING_URI: .* is not a tracking server"):
+        settings.tracking_uri(tmp_path, None, {"MLFLOW_TRACKING_URI": uri})

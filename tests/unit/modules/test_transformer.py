@@ -1,0 +1,166 @@
+"""The encoder-decoder: against torch's layers, its start, its masks and its steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from tuneyard_modules.attention import MultiHeadAttention
+from tuneyard_modules.transformer import DecoderLayer, EncoderDecoder, EncoderLayer, TransformerConfig
+
+CopyAttention = Callable[[nn.MultiheadAttention, MultiHeadAttention], None]
+CONFIG = TransformerConfig(vocab_size=19, d_model=16, num_heads=4, num_layers=2, max_length=12)
+
+
+def _network(**changes: Any) -> EncoderDecoder:
+    torch.manual_seed(0)
+    return EncoderDecoder(dataclasses.replace(CONFIG, **changes)).eval()
+
+
+def _ids(rows: int, length: int, vocab_size: int = 19) -> torch.Tensor:
+    return torch.randint(4, vocab_size, (rows, length), generator=torch.Generator().manual_seed(rows * 31 + length))
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"num_heads": 3}, "d_model=16 is not divisible by num_heads=3"),
+        ({"num_layers": 0}, "num_layers=0 must be at least 1"),
+        ({"d_ff": 0}, "feed_forward_width=0"),
+        ({"dropout": 1.0}, "dropout=1.0"),
+        ({"d_model": 15, "num_heads": 5}, "d_model=15 is odd"),
+    ],
+)
+def test_impossible_shapes_are_refused(changes: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        dataclasses.replace(CONFIG, **changes)
+
+
+def test_encoder_layer_equals_torch(copy_attention: CopyAttention) -> None:
+    torch.manual_seed(0)
+    theirs = nn.TransformerEncoderLayer(16, 4, 64, dropout=0.0, batch_first=True, norm_first=True).eval()
+    ours = EncoderLayer(CONFIG).eval()
+    copy_attention(theirs.self_attn, ours.attention)
+    _copy_rest(theirs, ours, attention_norm=theirs.norm1, feed_forward_norm=theirs.norm2)
+    x = torch.randn(3, 6, 16)
+    real = torch.tensor([[True] * 6, [True] * 4 + [False] * 2, [True] + [False] * 5])
+    got = ours(x, real[:, None, None, :])
+    expected = theirs(x, src_key_padding_mask=~real)
+    assert_close(got[real], expected[real])
+
+
+def test_decoder_layer_equals_torch(copy_attention: CopyAttention) -> None:
+    torch.manual_seed(0)
+    theirs = nn.TransformerDecoderLayer(16, 4, 64, dropout=0.0, batch_first=True, norm_first=True).eval()
+    ours = DecoderLayer(CONFIG).eval()
+    copy_attention(theirs.self_attn, ours.attention)
+    copy_attention(theirs.multihead_attn, ours.cross_attention)
+    norms = {"attention_norm": theirs.norm1, "cross_attention_norm": theirs.norm2, "feed_forward_norm": theirs.norm3}
+    _copy_rest(theirs, ours, **norms)
+    x, source = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
+    causal = torch.ones(5, 5, dtype=torch.bool).tril()
+    nothing = ours.attention.remember(x[:, :0])
+    got, cache = ours(x, nothing, causal, ours.cross_attention.remember(source), torch.ones(2, 1, 1, 7).bool())
+    assert_close(got, theirs(x, source, tgt_mask=~causal))
+    assert cache.length == 5
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+@pytest.mark.parametrize(("vocab_size", "d_model", "num_layers"), [(40, 64, 2), (100, 32, 1), (4000, 128, 3)])
+def test_loss_at_the_start_is_that_of_a_uniform_guess(
+    vocab_size: int, d_model: int, num_layers: int, positions: str
+) -> None:
+    network = _network(vocab_size=vocab_size, d_model=d_model, num_layers=num_layers, positions=positions)
+    source, target = _ids(64, 11, vocab_size), _ids(64, 12, vocab_size)
+    loss = F.cross_entropy(network(source, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten())
+    assert loss.item() == pytest.approx(math.log(vocab_size), rel=0.02)
+
+
+def test_embeddings_are_tied_and_scaled() -> None:
+    network = _network(dropout=0.0)
+    shapes = [tuple(parameter.shape) for parameter in network.parameters()]
+    assert shapes.count((19, 16)) == 1
+    embedded = network._embed(torch.tensor([[7]]), network.source_positions, start=3)
+    expected = network.embedding.weight[7] * 4.0 + network.source_positions(3, 1)[0]
+    assert_close(embedded[0, 0], expected)
+
+
+def test_the_future_does_not_change_the_past() -> None:
+    network, source, target = _network(), _ids(2, 7), _ids(2, 9)
+    before = network(source, target)
+    changed = target.clone()
+    changed[:, 5] = (changed[:, 5] - 3) % 15 + 4
+    after = network(source, changed)
+    assert_close(after[:, :5], before[:, :5])
+    assert not torch.allclose(after[:, 5:], before[:, 5:])
+
+
+def test_padding_does_not_change_results() -> None:
+    network, source, target = _network(), _ids(2, 7), _ids(2, 6)
+    padded_source, padded_target = F.pad(source, (0, 4)), F.pad(target, (0, 3))
+    assert_close(network(padded_source, padded_target)[:, :6], network(source, target))
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_cached_steps_equal_one_pass(positions: str) -> None:
+    network, source, target = _network(positions=positions), F.pad(_ids(3, 7), (0, 2)), _ids(3, 12)
+    source[1, 4:] = 0
+    whole = network(source, target)
+    state = network.start(source)
+    for position in range(12):
+        assert state.position == position
+        logits, state = network.step(target[:, position], state)
+        assert_close(logits, whole[:, position])
+
+
+def test_rows_of_a_state_can_be_chosen_anew() -> None:
+    network, source, target = _network(), _ids(3, 7), _ids(3, 4)
+    source[1, 5:] = 0
+    index = torch.tensor([1, 1, 0])
+    state = network.start(source)
+    for position in range(3):
+        _, state = network.step(target[:, position], state)
+    got, _ = network.step(target[index, 3], state.select(index))
+    expected, _ = network.step(target[:, 3], state)
+    assert_close(got, expected[index])
+
+
+def test_a_step_leaves_the_state_before_it_alone() -> None:
+    network = _network()
+    state = network.start(_ids(2, 5))
+    _, state = network.step(torch.tensor([1, 1]), state)
+    first, _ = network.step(torch.tensor([5, 6]), state)
+    network.step(torch.tensor([9, 9]), state)
+    again, _ = network.step(torch.tensor([5, 6]), state)
+    assert torch.equal(first, again)
+
+
+def test_too_long_a_sequence_is_refused() -> None:
+    network = _network()
+    with pytest.raises(ValueError, match="13 tokens is longer than max_length=12"):
+        network(_ids(1, 13), _ids(1, 3))
+    with pytest.raises(ValueError, match="13 tokens is longer than max_length=12"):
+        network(_ids(1, 3), _ids(1, 13))
+
+
+def test_dropout_acts_in_training_only() -> None:
+    network, source, target = _network(dropout=0.5), _ids(2, 7), _ids(2, 6)
+    assert torch.equal(network(source, target), network(source, target))
+    network.train()
+    assert not torch.allclose(network(source, target), network(source, target))
+
+
+def _copy_rest(source: nn.Module, target: nn.Module, **norms: nn.Module) -> None:
+    for name, norm in norms.items():
+        nn.init.normal_(norm.weight, mean=1.0)
+        target.get_submodule(name).load_state_dict(norm.state_dict())
+    target.feed_forward[0].load_state_dict(source.linear1.state_dict())
+    target.feed_forward[2].load_state_dict(source.linear2.state_dict())
