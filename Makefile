@@ -9,6 +9,7 @@ STAMP := $(VENV)/.installed
 # The environment is made with the first of these that is new enough; name another one with
 # make install PYTHON=/path/to/python3
 PYTHON ?= python3.11 python3.12 python3.13 python3
+FAST_TESTS := tests/unit tests/property tests/architecture
 # Two makes at once take turns at installing.
 IN_TURN := $(if $(shell command -v flock),flock Makefile)
 
@@ -47,18 +48,18 @@ demo: install ## Train the sweep of examples/dates.yaml, register its best model
 
 .PHONY: check
 check: lint ## Lint, types, import walls and the fast tests: before every commit
-	$(BIN)/pytest tests/unit tests/property tests/architecture
+	$(BIN)/pytest --numprocesses 2 --dist loadfile $(FAST_TESTS)
 
 .PHONY: test
-test: lint ## What CI runs: check, and the tests with real Ray and real MLflow
-	$(BIN)/pytest
+test: check ## What CI runs: check, and then all other tests, with real Ray and real MLflow
+	$(BIN)/pytest $(FAST_TESTS:%=--ignore=%)
 
 .PHONY: lint
 lint: install ## Format, lint, types and import walls
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo --no-cache
 
 .PHONY: format
 format: install ## Bring the code into the house format; mend what the linter can

@@ -18,7 +18,7 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 @dataclass(frozen=True)
-class Metric:
+class MetricValue:
     """One line of `metrics.jsonl`; step counts optimiser updates of the trial, over all its legs."""
 
     key: str
@@ -35,7 +35,7 @@ class MetricFile:
         end_torn_line(path)
         self._out = path.open("a", buffering=1 << 16)
 
-    def write(self, metrics: Iterable[Metric]) -> None:
+    def write(self, metrics: Iterable[MetricValue]) -> None:
         """Raises ValueError for a name that MLflow cannot hold: a changed name could merge with another series."""
         for metric in metrics:
             if not _storable(metric.key):
@@ -61,8 +61,8 @@ class MetricReader:
         self._tails: dict[int, Tail] = {}
         self._seen: set[tuple[str, int]] = set()
 
-    def new(self, state: SweepState) -> list[Metric]:
-        found: list[Metric] = []
+    def new(self, state: SweepState) -> list[MetricValue]:
+        found: list[MetricValue] = []
         for attempt in range(1, state.attempt + 1):
             path = self.folder.attempt(self.trial, attempt) / "metrics.jsonl"
             tail = self._tails.setdefault(attempt, Tail(path))
@@ -81,9 +81,9 @@ def _storable(name: str) -> bool:
     return NAME.fullmatch(name) is not None and not name.startswith("..") and not parts
 
 
-def _metric(record: Mapping[str, Any]) -> Metric | None:
+def _metric(record: Mapping[str, Any]) -> MetricValue | None:
     """None for a line that holds something else."""
     try:
-        return Metric(str(record["key"]), int(record["step"]), float(record["value"]), int(record["time"]))
+        return MetricValue(str(record["key"]), int(record["step"]), float(record["value"]), int(record["time"]))
     except (KeyError, TypeError, ValueError):
         return None

@@ -1,8 +1,8 @@
 """The shipper: brings what stands in a sweep's folder to MLflow, one parent run a sweep, one child run a trial.
 
 It reads the journal and the metric files like any other reader and keeps nothing of its own: whoever holds the lease
-can ship, from the start, as often as needed. Runs are found again by tag; values carry their stored times, and MLflow keeps
-the same key, step, value and time once. Training never waits for it.
+can ship, from the start, as often as needed. Runs are found again by tag; values carry their stored times, and MLflow
+keeps the same key, step, value and time once. Training never waits for it.
 
     the trial is                  status in MLflow     tuneyard.outcome
     at a leg                      RUNNING              -
@@ -41,7 +41,7 @@ from tuneyard_pipelines.journal import (
     write_atomic,
 )
 from tuneyard_pipelines.lease import Lease, driven
-from tuneyard_pipelines.metrics import Metric, MetricReader
+from tuneyard_pipelines.metrics import MetricReader, MetricValue
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -146,7 +146,7 @@ class Shipper:
         self._state = SweepState()
         self._runs: _Runs | None = None
         self._readers: dict[str, MetricReader] = {}
-        self._unsent: dict[str, list[Metric]] = {}
+        self._unsent: dict[str, list[MetricValue]] = {}
         self._done: set[str] = set()
         self._note = ""
 
@@ -203,7 +203,7 @@ class Shipper:
         if runs.tag(run_id, "tuneyard.evidence") != scored.evidence:
             step = trial.legs[-1].step
             runs.log_metrics(
-                run_id, [Metric(key, step, value, scored.time_ms) for key, value in scored.metrics.items()]
+                run_id, [MetricValue(key, step, value, scored.time_ms) for key, value in scored.metrics.items()]
             )
             self.client.log_artifacts(run_id, str(self.folder.evidence(trial.id)), "evidence")
             runs.set_tag(run_id, "tuneyard.evidence", scored.evidence)
@@ -395,7 +395,7 @@ class _Runs:
             self._client.set_terminated(run_id, shown.status, end_time=ended_ms)
         self._shown[run_id] = shown
 
-    def log_metrics(self, run_id: str, metrics: Sequence[Metric]) -> None:
+    def log_metrics(self, run_id: str, metrics: Sequence[MetricValue]) -> None:
         from mlflow import entities
 
         values = [entities.Metric(m.key, m.value, m.time_ms, m.step) for m in metrics]

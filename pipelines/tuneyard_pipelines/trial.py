@@ -32,7 +32,7 @@ from tuneyard_pipelines.errors import TuneyardError
 from tuneyard_pipelines.evaluate import score_test
 from tuneyard_pipelines.evidence import Evidence
 from tuneyard_pipelines.journal import Header, SweepFolder
-from tuneyard_pipelines.metrics import Metric, MetricFile
+from tuneyard_pipelines.metrics import MetricFile, MetricValue
 from tuneyard_pipelines.spec import Point, TrialConfig
 from tuneyard_pipelines.watchdog import Watchdog, last_words
 
@@ -327,7 +327,7 @@ class MetricLogger(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         now_ms = int(time.time() * 1000)
         self.file.write(
-            Metric(key, int(step or 0), float(value), now_ms) for key, value in metrics.items() if key != "epoch"
+            MetricValue(key, int(step or 0), float(value), now_ms) for key, value in metrics.items() if key != "epoch"
         )
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:

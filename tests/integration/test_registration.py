@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import mlflow
 import pytest
 import torch
-from driven_sweep import DrivenSweep
+from driven_sweep import SPEC, DrivenSweep
 from mlflow.exceptions import MlflowException
 
 from tuneyard import local, registry
@@ -19,6 +19,7 @@ from tuneyard_pipelines import data, evidence, package, registration, tracking
 from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.errors import InputError, RefusedError, TuneyardError
 from tuneyard_pipelines.registration import CANDIDATE, best_version, settle_candidate
+from tuneyard_pipelines.spec import parse
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -34,9 +35,6 @@ GROUP = {
     "tuneyard.metric_signature": "sig",
     "tuneyard.validation_fingerprint": "fp",
 }
-
-
-# --- candidate -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -170,11 +168,11 @@ def test_of_two_kinds_that_end_together_neither_is_fought_over(
             super().set_registered_model_alias(*args)
 
     mine = make_version(0.5)
-    settle_candidate(
-        Counting(client, lambda: settle_candidate(client, name, make_version(0.9, metric="val/bleu"))),  # type: ignore[arg-type]
-        name,
-        mine,
-    )
+
+    def other_sweep_ends() -> None:
+        settle_candidate(client, name, make_version(0.9, metric="val/bleu"))
+
+    settle_candidate(Counting(client, other_sweep_ends), name, mine)  # type: ignore[arg-type]
     assert candidate(client, name) in (1, 2)
 
 
@@ -190,8 +188,9 @@ def test_a_registry_that_fails_is_not_taken_for_one_without_a_candidate(
         def get_model_version_by_alias(self, name: str, alias: str) -> Any:
             raise MlflowException("500")
 
+    better = make_version(0.9, metric="val/bleu")
     with pytest.raises(MlflowException):
-        settle_candidate(Failing(client, lambda: None), name, make_version(0.9, metric="val/bleu"))  # type: ignore[arg-type]
+        settle_candidate(Failing(client, lambda: None), name, better)  # type: ignore[arg-type]
     assert candidate(client, name) == 1
 
 
@@ -201,15 +200,9 @@ def test_the_best_version_by_its_tags(make_version: MakeVersion) -> None:
     assert int(best_version(list(reversed(made))).version) == 2
 
 
-# --- the winner -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> data.PreparedData:
-    from tuneyard_pipelines.spec import parse
-
-    text = "{version: 1, name: d, task: translation, data: {source: builtin/dates, examples: 200}, training: {max_steps: 1}}"
-    spec = parse(text, file="spec.yaml")
+    spec = parse(SPEC, file="spec.yaml")
     return data.prepare(spec.data, spec.seed, tmp_path_factory.mktemp("cache"))
 
 
@@ -335,9 +328,6 @@ def test_damaged_evidence_is_not_registered(won: Sweep, client: MlflowClient, na
     with pytest.raises(TuneyardError, match="the evidence is gone or damaged"):
         register(won, client)
     assert client.search_model_versions(f"name = '{name}'") == []
-
-
-# --- read by name ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_model_is_found_by_name_alias_and_version(client: MlflowClient, name: str, make_version: MakeVersion) -> None:

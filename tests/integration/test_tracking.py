@@ -56,9 +56,6 @@ def files(client: MlflowClient, run: Run, path: str | None = None) -> set[str]:
     return found
 
 
-# --- the table of statuses, pure -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("outcome", "status"),
     {
@@ -99,9 +96,6 @@ def test_a_sweep_shows_how_it_ended() -> None:
         "lost": "FAILED",
     }.items():
         assert sweep_shown(SweepState(ended=AttemptEnded(1, state, "m", 0))) == Shown(status, state, "m")
-
-
-# --- a sweep's way ---------------------------------------------------------------------------------------------------
 
 
 def test_statuses_follow_the_trials(make_sweep: MakeSweep, client: MlflowClient) -> None:
@@ -218,9 +212,6 @@ def test_r13_what_differs_by_attempt_stands_in_tags(make_sweep: MakeSweep, clien
     assert told(children["t002"]) == both[1:]
 
 
-# --- values ------------------------------------------------------------------------------------------------------------
-
-
 def test_r2_shipping_again_gives_one_run_and_one_value_a_step(make_sweep: MakeSweep, client: MlflowClient) -> None:
     sweep = make_sweep()
     sweep.begin()
@@ -299,9 +290,6 @@ def test_more_values_and_params_than_one_request_takes(make_sweep: MakeSweep, cl
     assert {f"m{n}": float(n) for n in range(2_100)} == run.data.metrics
     assert {f"p{n}": str(n) for n in range(250)}.items() <= run.data.params.items()
     assert "absent" not in run.data.params
-
-
-# --- files and notes ---------------------------------------------------------------------------------------------------
 
 
 def test_files_of_a_trial_arrive_when_it_ends(make_sweep: MakeSweep, client: MlflowClient) -> None:
@@ -396,11 +384,8 @@ def test_the_note_tells_the_best_and_plan_against_truth(make_sweep: MakeSweep, c
     assert str(sweep.folder.path) in told()
 
 
-# --- trouble -------------------------------------------------------------------------------------------------------------
-
-
 class Flaky:
-    """A client whose server goes away at the 1st, 3rd, 6th, 10th ... call, before or after it has done what was asked."""
+    """A client whose server goes away at the 1st, 3rd, 6th, 10th ... call; `done`: after it did what was asked."""
 
     def __init__(self, client: MlflowClient, *, done: bool) -> None:
         self._client, self._done = client, done
@@ -533,9 +518,6 @@ def test_the_background_ships_and_outlives_trouble(
                 break
             time.sleep(0.05)
     assert set(runs_of(client, sweep)[1]) == {"t001"}
-
-
-# --- a dead driver --------------------------------------------------------------------------------------------------------
 
 
 def test_r1_the_next_look_closes_what_a_dead_driver_left_open(make_sweep: MakeSweep, client: MlflowClient) -> None:

@@ -15,12 +15,15 @@ import tuneyard
 from tuneyard.cli import model, sweep
 from tuneyard_pipelines.errors import TuneyardError
 
+TRAIN_EXTRA = {"torch", "pytorch_lightning", "ray", "datasets", "tokenizers", "safetensors", "sacrebleu", "optuna"}
+
 app = typer.Typer(
     name="tuneyard",
     help="Train sweeps of sequence models from one YAML file, browse them in MLflow, use and promote the best.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich's Markdown would cost a third of what --help takes
 )
 app.add_typer(sweep.app, name="sweep")
 app.add_typer(model.app, name="model")
@@ -48,6 +51,14 @@ def main() -> None:
     except TuneyardError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if error.name not in TRAIN_EXTRA:
+            raise
+        print(
+            f"error: {error.name} is not installed; training and predicting need: pip install 'tuneyard[train]'",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

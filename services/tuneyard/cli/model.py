@@ -12,7 +12,7 @@ from tuneyard import settings
 from tuneyard.cli.output import Json, Mlflow, table, when
 from tuneyard_pipelines.errors import InputError
 
-app = typer.Typer(help="List, look at and use registered models.", no_args_is_help=True)
+app = typer.Typer(help="List, look at and use registered models.", no_args_is_help=True, rich_markup_mode=None)
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="NAME (its candidate), NAME@ALIAS or NAME/VERSION.")]
 
 

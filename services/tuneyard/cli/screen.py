@@ -33,7 +33,7 @@ from tuneyard_pipelines.journal import (
     WinnerRegistered,
     WinnerScored,
 )
-from tuneyard_pipelines.metrics import Metric, MetricReader
+from tuneyard_pipelines.metrics import MetricReader, MetricValue
 from tuneyard_pipelines.plan import plan
 from tuneyard_pipelines.spec import short_name
 
@@ -69,7 +69,7 @@ class Progress:
     def __init__(self, folder: SweepFolder) -> None:
         self.folder, self.header = folder, folder.header()
         self.state = SweepState()
-        self.latest: dict[str, dict[str, Metric]] = {}
+        self.latest: dict[str, dict[str, MetricValue]] = {}
         self._tail = Tail(folder.journal)
         self._readers: dict[str, MetricReader] = {}
         self._expected = plan(self.header.spec).expected_tokens

@@ -13,7 +13,7 @@ from tuneyard import settings
 from tuneyard.cli.output import Json, Mlflow, table, when
 from tuneyard_pipelines.errors import InputError, TuneyardError
 
-app = typer.Typer(help="Plan, train and look at sweeps.", no_args_is_help=True)
+app = typer.Typer(help="Plan, train and look at sweeps.", no_args_is_help=True, rich_markup_mode=None)
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="A sweep's YAML file.")]
 Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in model.d_model=128.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="A sweep's id, or enough of its beginning.")]

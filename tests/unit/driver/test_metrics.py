@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tuneyard_pipelines.journal import AttemptStarted, Journal, SweepFolder
-from tuneyard_pipelines.metrics import Metric, MetricFile, MetricReader
+from tuneyard_pipelines.metrics import MetricFile, MetricReader, MetricValue
 
 TRIAL = "t001"
 
@@ -27,7 +27,7 @@ def begin(journal: Journal) -> None:
 
 def write(journal: Journal, attempt: int, *values: tuple[str, int, float], trial: str = TRIAL) -> None:
     file = MetricFile(journal.folder.attempt(trial, attempt) / "metrics.jsonl")
-    file.write(Metric(key, step, value, 1_000 + step) for key, step, value in values)
+    file.write(MetricValue(key, step, value, 1_000 + step) for key, step, value in values)
     file.close()
 
 
@@ -37,7 +37,7 @@ def read(journal: Journal, trial: str = TRIAL) -> list[tuple[str, int, float]]:
 
 def test_values_are_read_back_with_their_times(journal: Journal) -> None:
     write(journal, 1, ("val/loss", 3, 0.1))
-    assert MetricReader(journal.folder, TRIAL).new(journal.state) == [Metric("val/loss", 3, 0.1, 1_003)]
+    assert MetricReader(journal.folder, TRIAL).new(journal.state) == [MetricValue("val/loss", 3, 0.1, 1_003)]
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, -1.5, 1e300, 5e-324, math.inf, -math.inf, math.nan])
@@ -136,7 +136,7 @@ def test_an_attempt_in_between_is_sealed_by_the_next(journal: Journal) -> None:
 def test_r12_a_name_that_mlflow_cannot_hold_is_refused_by_name(tmp_path: Path, name: str) -> None:
     file = MetricFile(tmp_path / "metrics.jsonl")
     with pytest.raises(ValueError, match="metric name") as caught:
-        file.write([Metric(name, 1, 1.0, 1)])
+        file.write([MetricValue(name, 1, 1.0, 1)])
     assert repr(name[:80]) in str(caught.value)
     file.close()
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""

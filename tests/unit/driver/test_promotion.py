@@ -212,6 +212,9 @@ def test_promotions_come_before_new_points_and_the_highest_first() -> None:
     assert next_leg(state, rules, exhausted=True) is Else.WAIT
     state = after_rungs([[1.0], [2.0], [3.0]])
     assert next_leg(state, rules, exhausted=False) == Go("t3", 1)
+    both = after_rungs([[10.0], *([float(n)] for n in range(2, 7)), [7.0, 7.0], [8.0, 8.0], [9.0, 9.0]])
+    assert next_leg(both, rules, exhausted=False) == Go("t9", 2)
+    assert next_leg(both.after(LegStarted("t9", 1, 2, 0)), rules, exhausted=False) == Go("t1", 1)
 
 
 def test_a_leg_that_was_cut_off_comes_before_all_else() -> None:
