@@ -25,3 +25,8 @@ class RefusedError(TuneyardError):
     """The request is understood and not allowed in the present state."""
 
     exit_code = 4
+
+
+def first_line(cause: BaseException) -> str:
+    """What an exception says, short enough for a message."""
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0][:500]

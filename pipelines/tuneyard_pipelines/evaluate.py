@@ -106,6 +106,7 @@ def metric_signature(bleu: BLEU, chrf: CHRF) -> dict[str, str]:
         "chrf": str(chrf.get_signature()),
         "exact_match": "the whole text, character by character",
         "loss": "nats a target token, end token included",
+        "accuracy": "share of right next tokens under teacher forcing, end token included",
     }
 
 

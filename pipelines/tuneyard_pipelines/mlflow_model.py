@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
 from mlflow.models import set_model
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
@@ -12,14 +12,15 @@ from tuneyard_pipelines.package import load
 
 
 class TranslationModel(PythonModel):
-    """Takes texts as a list or as the first column of a frame; gives their translations as a list."""
+    """Takes texts as a list or a frame of one column, gives their translations; MLflow reads the hints as signature."""
 
     def load_context(self, context: PythonModelContext) -> None:
         self._model = load(Path(context.artifacts["model"]))
 
-    def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]  # MLflow reads hints as a schema
-        texts = model_input.iloc[:, 0] if isinstance(model_input, pd.DataFrame) else model_input
-        return self._model.predict([str(text) for text in texts])
+    def predict(
+        self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None
+    ) -> list[str]:
+        return self._model.predict(model_input)
 
 
 set_model(TranslationModel())

@@ -29,6 +29,7 @@ from tuneyard_pipelines.errors import InputError, RefusedError
 from tuneyard_pipelines.spec import TrialConfig
 
 WEIGHTS, TOKENIZER, MODEL, MANIFEST = "weights.safetensors", "tokenizer.json", "model.json", "manifest.json"
+FORMAT = 1
 PREDICT_BATCH = 64
 
 
@@ -60,7 +61,7 @@ def pack(folder: Path, network: EncoderDecoder, tokenizer: TextTokenizer, config
     save_file({name: value.detach().cpu().clone() for name, value in network.state_dict().items()}, folder / WEIGHTS)
     tokenizer.save(folder / TOKENIZER)
     facts = {
-        "format": 1,
+        "format": FORMAT,
         "tuneyard": version("tuneyard"),
         "vocab_size": tokenizer.vocab_size,
         "config": config.model_dump(mode="json"),
@@ -83,10 +84,12 @@ def load(folder: Path, expected: str | None = None) -> Translator:
     try:
         verify(folder, expected)
         facts = json.loads((folder / MODEL).read_text())
-    except (OSError, ValueError) as cause:
+        if facts["format"] != FORMAT:
+            raise ValueError(f"its format is {facts['format']!r}, this version of Tuneyard reads {FORMAT}")
+        config = TrialConfig.model_validate(facts["config"])
+        network = build_network(config, facts["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError) as cause:
         raise InputError(f"{folder}: not a packaged model ({cause})") from cause
-    config = TrialConfig.model_validate(facts["config"])
-    network = build_network(config, facts["vocab_size"])
     network.load_state_dict(load_file(folder / WEIGHTS))
     network.eval()
     return Translator(network, TextTokenizer.load(folder / TOKENIZER), config)

@@ -7,7 +7,6 @@ signature of the metrics and the fingerprint of the validation data. Versions wi
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ import mlflow
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
-from mlflow.models import Model, ModelSignature
-from mlflow.types import ColSpec, Schema
+from mlflow.models import Model
 
 from tuneyard_pipelines import evidence, package, tracking
 from tuneyard_pipelines.data import PreparedData
@@ -28,7 +26,7 @@ log = logging.getLogger(__name__)
 
 CANDIDATE = "candidate"
 GROUP = ("tuneyard.metric", "tuneyard.metric_signature", "tuneyard.validation_fingerprint")
-REQUIREMENTS = ("torch", "tokenizers", "safetensors", "datasets", "sacrebleu", "mlflow", "pandas")
+REQUIREMENTS = ("torch", "tokenizers", "safetensors", "datasets", "sacrebleu", "mlflow")
 CODE = Path(__file__).with_name("mlflow_model.py")
 
 
@@ -87,20 +85,17 @@ def _create(
         raise TuneyardError(f"{folder.evidence(best.id)}: the evidence is gone or damaged; it cannot be registered")
     run = client.get_run(run_id)
     example = PreparedData.open(header.data).split("test")[0]["source"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        mlflow.set_experiment(experiment_id=run.info.experiment_id)  # a logged model goes to the active experiment
-        info = Model.log(
-            artifact_path=None,
-            name="model",
-            flavor=mlflow.pyfunc,
-            run_id=run_id,
-            python_model=str(CODE),
-            artifacts={"model": str(folder.model(best.id))},
-            signature=ModelSignature(Schema([ColSpec("string")]), Schema([ColSpec("string")])),
-            input_example=[example],
-            pip_requirements=requirements(header),
-        )
+    mlflow.set_experiment(experiment_id=run.info.experiment_id)  # a logged model goes to the active experiment
+    info = Model.log(
+        artifact_path=None,
+        name="model",
+        flavor=mlflow.pyfunc,
+        run_id=run_id,
+        python_model=str(CODE),
+        artifacts={"model": str(folder.model(best.id))},
+        input_example=[example],
+        pip_requirements=requirements(header),
+    )
     tags = {
         "tuneyard.sweep_id": header.sweep_id,
         "tuneyard.trial_id": best.id,

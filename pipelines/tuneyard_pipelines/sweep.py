@@ -26,7 +26,7 @@ import ray
 from ray import tune
 
 from tuneyard_pipelines import data, promotion, registration, tracking
-from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.errors import InputError, TuneyardError, UnreachableError, first_line
 from tuneyard_pipelines.journal import (
     AttemptEnded,
     AttemptStarted,
@@ -36,6 +36,7 @@ from tuneyard_pipelines.journal import (
     SweepState,
     TrialEnded,
     TrialState,
+    WinnerRegistered,
     WinnerScored,
 )
 from tuneyard_pipelines.lease import Lease
@@ -50,31 +51,43 @@ OBJECT_STORE_BYTES = 200 << 20  # trials read memory-mapped files; Ray's own def
 MakeCallbacks = Callable[[Leg], Sequence[Any]]
 
 
-def begin(spec: SweepSpec, spec_text: str, *, home: Path, tracking_uri: str, sweep_id: str) -> SweepFolder:
-    """Accept a sweep: its data is prepared, its resources exist, its MLflow answers; then its folder is written.
+def run(
+    spec: SweepSpec,
+    spec_text: str,
+    *,
+    home: Path,
+    tracking_uri: str,
+    sweep_id: str,
+    announce: Callable[[SweepFolder], None] = lambda folder: None,
+    callbacks: MakeCallbacks | None = None,
+) -> SweepFolder:
+    """Accept a sweep and drive it to its end: its MLflow answers, its data is prepared, its resources exist.
 
-    Raises InputError, DataError or UnreachableError, and leaves no folder and no run then (prepared data stays cached).
+    Only then is its folder written, and `announce` called with it. Raises InputError, DataError or UnreachableError
+    before that, and leaves no folder and no run (prepared data stays cached); then whatever `drive` raises.
     """
     runnable(spec)
+    tracking.connect(tracking_uri)
     prepared = data.prepare(spec.data, spec.seed, home / "data")
     if not any(key.startswith("data.tokenizer.") for key in spec.ranges):
         data.encode(prepared, Tokenizer.model_validate(spec.data.tokenizer.model_dump()))  # trials find it made
-    with cluster(spec.resources):
-        tracking.connect(tracking_uri)
     folder = SweepFolder(home / "sweeps" / sweep_id)
-    folder.create(
-        Header(
-            sweep_id=sweep_id,
-            spec=spec,
-            spec_text=spec_text,
-            home=home,
-            data=prepared.folder,
-            data_fingerprint=prepared.fingerprint,
-            tracking_uri=tracking_uri,
-            created_ms=now_ms(),
-            versions=versions(),
+    with cluster(spec.resources):
+        folder.create(
+            Header(
+                sweep_id=sweep_id,
+                spec=spec,
+                spec_text=spec_text,
+                home=home,
+                data=prepared.folder,
+                data_fingerprint=prepared.fingerprint,
+                tracking_uri=tracking_uri,
+                created_ms=now_ms(),
+                versions=versions(),
+            )
         )
-    )
+        announce(folder)
+        drive(folder, callbacks)
     return folder
 
 
@@ -105,9 +118,13 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
                     end = _attempt(journal, header, callbacks, shipper, signals)
             except KeyboardInterrupt:
                 end = _interrupted(header)
-            except BaseException as cause:
-                end = ("failed", f"{type(cause).__name__}: {cause}")
+            except TuneyardError as cause:
+                end = ("failed", str(cause))
                 raise
+            except Exception as cause:
+                log.exception("the driver failed")
+                end = ("failed", f"{type(cause).__name__}: {first_line(cause)}; more in {folder.path / 'driver.log'}")
+                raise TuneyardError(f"sweep {header.sweep_id}: {end[1]}; {_go_on(header)}") from cause
             finally:
                 journal.append(AttemptEnded(journal.state.attempt, *end, now_ms()))
                 if not tracking.drain(shipper):
@@ -124,18 +141,18 @@ def _attempt(
     with tracking.in_background(shipper):
         if not _train(journal, header, callbacks, signals):
             return _interrupted(header)
+        top = len(header.spec.rungs()) - 1
         for trial in journal.state.trials.values():
             if trial.outcome is None:
-                journal.append(TrialEnded(trial.id, "stopped_early", "", now_ms()))
+                outcome = "completed" if trial.rung == top else "stopped_early"
+                journal.append(TrialEnded(trial.id, outcome, "", now_ms()))
         best = promotion.winner(journal.state.trials, rules(header.spec))
         if best is None:
             return "failed", "no trial completed with a finite score"
         if journal.state.scored is None:
             _score(journal, header, best)
     if header.spec.registration is not None and journal.state.registered is None:
-        shipper.ship()
-        registered = registration.register(journal, header, best, shipper.child(best.id), shipper.client, now_ms)
-        journal.append(registered)
+        journal.append(_register(journal, header, best, shipper))
     return "finished", ""
 
 
@@ -186,8 +203,26 @@ def _score(journal: Journal, header: Header, best: TrialState) -> None:
     journal.append(WinnerScored(best.id, found.metrics, found.digest, now_ms()))
 
 
+def _register(journal: Journal, header: Header, best: TrialState, shipper: tracking.Shipper) -> WinnerRegistered:
+    try:
+        shipper.ship()
+        return registration.register(journal, header, best, shipper.child(best.id), shipper.client, now_ms)
+    except TuneyardError:
+        raise
+    except Exception as cause:  # a database's, a server's or a connection's, by what the URI names
+        log.exception("registration failed")
+        raise UnreachableError(
+            f"MLflow at {header.tracking_uri} did not take the model of {best.id} ({first_line(cause)}); it is kept in "
+            f"{journal.folder.model(best.id)}; {_go_on(header)}"
+        ) from cause
+
+
 def _interrupted(header: Header) -> tuple[str, str]:
-    return "interrupted", f"stopped by a signal; go on with: tuneyard sweep resume {header.sweep_id}"
+    return "interrupted", f"stopped by a signal; {_go_on(header)}"
+
+
+def _go_on(header: Header) -> str:
+    return f"go on with: tuneyard sweep resume {header.sweep_id}"
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuneyard_pipelines import checkpoints, promotion
-from tuneyard_pipelines.errors import UnreachableError
+from tuneyard_pipelines.errors import UnreachableError, first_line
 from tuneyard_pipelines.journal import (
     FAILURES,
     AttemptEnded,
@@ -61,7 +61,7 @@ def connect(uri: str) -> MlflowClient:
     """A client whose calls fail within seconds when the server is gone. Raises UnreachableError if it is gone now."""
     for name, value in {
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # a repeated POST could make a run twice
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     }.items():
@@ -75,7 +75,7 @@ def connect(uri: str) -> MlflowClient:
         client.search_experiments(max_results=1)
     except Exception as cause:
         raise UnreachableError(
-            f"MLflow at {uri} does not answer ({_first_line(cause)}); start it, or name another with --mlflow URI"
+            f"MLflow at {uri} does not answer ({first_line(cause)}); start it, or name another with --mlflow URI"
         ) from cause
     return client
 
@@ -136,6 +136,15 @@ def sweep_shown(sweep: SweepState) -> Shown:
     return Shown(status, sweep.ended.state, sweep.ended.message)
 
 
+@dataclass(frozen=True)
+class _Sending:
+    """How far a trial's values have been sent to its run."""
+
+    run_id: str
+    reader: MetricReader
+    unsent: list[MetricValue]
+
+
 class Shipper:
     """One sweep's way to MLflow. `ship` makes one pass; it may be called again after any failure."""
 
@@ -145,8 +154,7 @@ class Shipper:
         self._tail = Tail(folder.journal)
         self._state = SweepState()
         self._runs: _Runs | None = None
-        self._readers: dict[str, MetricReader] = {}
-        self._unsent: dict[str, list[MetricValue]] = {}
+        self._sending: dict[str, _Sending] = {}
         self._done: set[str] = set()
         self._note = ""
 
@@ -163,9 +171,15 @@ class Shipper:
             self._state = self._state.after(event)
         if self._runs is None:
             self._runs = _Runs(self.client, self.header, self._state)
+        refused: Exception | None = None
         for trial in self._state.trials.values():
-            if trial.id not in self._done:
-                self._ship_trial(self._runs, trial)
+            try:
+                if trial.id not in self._done:
+                    self._ship_trial(self._runs, trial)
+            except Exception as cause:  # a run that MLflow refuses must not hold up the others
+                refused = cause
+        if refused is not None:
+            raise refused
         self._ship_score(self._runs)
         self._ship_parent(self._runs)
 
@@ -179,12 +193,13 @@ class Shipper:
         if trial.outcome and runs.tag(run_id, "tuneyard.shipped") == trial.outcome:
             self._done.add(trial.id)
             return
-        reader = self._readers.setdefault(trial.id, MetricReader(self.folder, trial.id))
-        unsent = self._unsent.setdefault(trial.id, [])
-        unsent += reader.new(self._state)
-        while unsent:
-            runs.log_metrics(run_id, unsent[:METRICS_A_BATCH])
-            del unsent[:METRICS_A_BATCH]
+        sending = self._sending.get(trial.id)
+        if sending is None or sending.run_id != run_id:  # a run that somebody deleted is made and filled again
+            sending = self._sending[trial.id] = _Sending(run_id, MetricReader(self.folder, trial.id), [])
+        sending.unsent.extend(sending.reader.new(self._state))
+        while sending.unsent:
+            runs.log_metrics(run_id, sending.unsent[:METRICS_A_BATCH])
+            del sending.unsent[:METRICS_A_BATCH]
         if trial.outcome:
             for path, place in trial_files(self.folder, trial, self.header.spec.mode):
                 self.client.log_artifact(run_id, str(path), place)
@@ -283,8 +298,7 @@ def unfinished_business(folder: SweepFolder) -> bool:
 def trial_files(folder: SweepFolder, trial: TrialState, mode: promotion.Mode) -> Iterator[tuple[Path, str | None]]:
     """Files that belong to an ended trial's run, with their place among its artifacts."""
     for attempt in sorted(folder.trial(trial.id).glob("a*")):
-        for name in ("trial.log", "stack.txt"):
-            file = attempt / name
+        for file in (attempt / "trial.log", *sorted(attempt.glob("stack-*.txt"))):
             if file.exists() and file.stat().st_size:
                 yield file, attempt.name
     samples = sorted(folder.trial(trial.id).glob("a*/samples.tsv"), key=lambda file: file.stat().st_mtime)
@@ -491,7 +505,7 @@ def _try(shipper: Shipper) -> bool:
         shipper.ship()
     except Exception as cause:
         log.warning(
-            "MLflow did not take the latest of %s, will try again: %s", shipper.folder.sweep_id, _first_line(cause)
+            "MLflow did not take the latest of %s, will try again: %s", shipper.folder.sweep_id, first_line(cause)
         )
         return False
     return True
@@ -504,7 +518,3 @@ def _cut(value: str) -> str:
 
 def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-
-
-def _first_line(cause: Exception) -> str:
-    return (str(cause).splitlines() or [type(cause).__name__])[0][:300]

@@ -28,7 +28,7 @@ from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.checkpoints import Checkpoint, Facts
 from tuneyard_pipelines.data import EncodedData, PreparedData, encode
 from tuneyard_pipelines.data.batching import BatchStream, Budget, Cursor, eval_batches
-from tuneyard_pipelines.errors import TuneyardError
+from tuneyard_pipelines.errors import TuneyardError, first_line
 from tuneyard_pipelines.evaluate import score_test
 from tuneyard_pipelines.evidence import Evidence
 from tuneyard_pipelines.journal import Header, SweepFolder
@@ -103,12 +103,12 @@ def run_leg(leg: Leg, callbacks: Sequence[pl.Callback] = ()) -> LegResult:
     except Divergence as cause:
         return LegResult("diverged", str(cause))
     except (MemoryError, torch.OutOfMemoryError) as cause:
-        return LegResult("out_of_memory", _first_line(cause))
+        return LegResult("out_of_memory", first_line(cause))
     except Exception as cause:
         log.exception("trial %s failed", leg.trial)
         if "can't allocate memory" in str(cause):  # torch's CPU allocator raises a plain RuntimeError
-            return LegResult("out_of_memory", _first_line(cause))
-        return LegResult("error", f"{type(cause).__name__}: {_first_line(cause)}")
+            return LegResult("out_of_memory", first_line(cause))
+        return LegResult("error", f"{type(cause).__name__}: {first_line(cause)}")
     finally:
         root.removeHandler(notes)
         notes.close()
@@ -340,7 +340,3 @@ def _reset_process(seed: int, *, threads: int) -> None:
     torch.set_num_threads(threads)
     torch.set_default_dtype(torch.float32)
     torch.use_deterministic_algorithms(True, warn_only=True)
-
-
-def _first_line(cause: BaseException) -> str:
-    return (str(cause).strip().splitlines() or [type(cause).__name__])[0][:500]

@@ -30,8 +30,6 @@ class Watchdog:
 
     def __enter__(self) -> Watchdog:
         self._folder.mkdir(parents=True, exist_ok=True)
-        for name in (STACK, MEMORY):
-            (self._folder / name).unlink(missing_ok=True)
         self._stack = (self._folder / STACK).open("w")
         self.alive()
         self._thread.start()
@@ -68,14 +66,18 @@ class Watchdog:
 
 
 def last_words(folder: Path) -> tuple[str, str] | None:
-    """Outcome and reason that the watchdog left in a trial's folder when it ended the process; None if it did not."""
-    try:
-        return "out_of_memory", (folder / MEMORY).read_text()
-    except FileNotFoundError:
-        pass
-    try:
-        if (folder / STACK).read_text():
-            return "stalled", f"no step for resources.stall_timeout; the stacks are in {folder / STACK}"
-    except FileNotFoundError:
-        pass
+    """Outcome and reason that the watchdog left in a trial's folder when it ended the process; None if it did not.
+
+    They are said once, so that they never explain the end of a later process: the stacks are put away under a name of
+    their own.
+    """
+    memory, stack = folder / MEMORY, folder / STACK
+    if memory.exists():
+        reason = memory.read_text()
+        memory.unlink()
+        return "out_of_memory", reason
+    if stack.exists() and stack.stat().st_size:
+        kept = folder / f"stack-{int(stack.stat().st_mtime)}.txt"
+        stack.rename(kept)
+        return "stalled", f"no step for resources.stall_timeout; the stacks are in {kept}"
     return None

@@ -40,20 +40,15 @@ def run_sweep(
     """
     from tuneyard_pipelines import sweep
 
-    if isinstance(spec, SweepSpec):
-        text = yaml.safe_dump(spec.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True)
-    else:
-        path = Path(spec)
-        spec = load(path, overrides)
-        text = path.read_text(encoding="utf-8-sig")
+    accepted = spec if isinstance(spec, SweepSpec) else load(Path(spec), overrides)
+    if isinstance(spec, str | Path) and not overrides:
+        text = Path(spec).read_text(encoding="utf-8-sig")
+    else:  # what was accepted is in no file
+        text = yaml.safe_dump(accepted.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True)
     home = home or settings.find_home()
     uri = settings.tracking_uri(home, mlflow)
     settings.make_home(home)
-    with sweep.cluster(spec.resources):
-        folder = sweep.begin(spec, text, home=home, tracking_uri=uri, sweep_id=secrets.token_hex(4))
-        announce(folder)
-        sweep.drive(folder)
-    return folder
+    return sweep.run(accepted, text, home=home, tracking_uri=uri, sweep_id=secrets.token_hex(4), announce=announce)
 
 
 def resume_sweep(folder: SweepFolder, *, announce: Announce = lambda folder: None) -> SweepState:

@@ -113,7 +113,7 @@ class View:
 def all_folders(home: Path) -> list[SweepFolder]:
     """The folders of all accepted sweeps, newest first."""
     folders = [SweepFolder(path.parent) for path in (home / "sweeps").glob("*/sweep.json")]
-    return sorted(folders, key=lambda folder: folder.header().created_ms, reverse=True)
+    return sorted(folders, key=_created_ms, reverse=True)
 
 
 def find(home: Path, sweep_id: str) -> SweepFolder:
@@ -161,6 +161,14 @@ def leaderboard(header: Header, state: SweepState) -> list[TrialState]:
     for rung in range(max((trial.rung or 0 for trial in trials), default=0), -1, -1):
         ordered += promotion.ranked([trial for trial in trials if trial.rung == rung], header.spec.mode, rung=rung)
     return ordered + [trial for trial in trials if trial.rung is None]
+
+
+def _created_ms(folder: SweepFolder) -> int:
+    """0 for a damaged folder, which `look` names."""
+    try:
+        return folder.header().created_ms
+    except InputError:
+        return 0
 
 
 def _sweep_state(folder: SweepFolder, state: SweepState) -> str:

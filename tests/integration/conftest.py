@@ -47,8 +47,9 @@ def run(cluster: None, mlflow_uri: str, home: Path) -> Callable[..., tuple[Sweep
     """Run a sweep to its end: run(spec, callbacks) -> (folder, state)."""
 
     def go(spec: SweepSpec, callbacks: sweep.MakeCallbacks | None = None) -> tuple[SweepFolder, SweepState]:
-        folder = sweep.begin(spec, "text", home=home, tracking_uri=mlflow_uri, sweep_id=f"sweep{next(_numbers)}")
-        return folder, sweep.drive(folder, callbacks)
+        sweep_id = f"sweep{next(_numbers)}"
+        folder = sweep.run(spec, "text", home=home, tracking_uri=mlflow_uri, sweep_id=sweep_id, callbacks=callbacks)
+        return folder, folder.state()
 
     return go
 

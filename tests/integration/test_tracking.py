@@ -304,7 +304,7 @@ def test_files_of_a_trial_arrive_when_it_ends(make_sweep: MakeSweep, client: Mlf
     (first / "samples.tsv").write_text("old samples")
     (first / "stack.txt").touch()
     second = sweep.folder.attempt("t002", 1)
-    (second / "stack.txt").write_text("Thread 0x1")
+    (second / "stack-7.txt").write_text("Thread 0x1")
     shipper = Shipper(sweep.folder, client)
     shipper.ship()
     assert files(client, runs_of(client, sweep)[1]["t001"]) == set()
@@ -323,7 +323,7 @@ def test_files_of_a_trial_arrive_when_it_ends(make_sweep: MakeSweep, client: Mlf
         "checkpoint/manifest.json",
         "checkpoint/state.ckpt",
     }
-    assert files(client, children["t002"]) == {"a1/stack.txt"}
+    assert files(client, children["t002"]) == {"a1/stack-7.txt"}
     local = Path(client.download_artifacts(children["t001"].info.run_id, "checkpoint/manifest.json"))
     assert json.loads(local.read_text())["facts"]["step"] == 20
     assert Path(client.download_artifacts(children["t001"].info.run_id, "samples.tsv")).read_text() == "new samples"

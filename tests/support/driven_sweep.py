@@ -22,7 +22,7 @@ from tuneyard_pipelines.journal import (
     TrialCreated,
     TrialEnded,
 )
-from tuneyard_pipelines.metrics import Metric, MetricFile
+from tuneyard_pipelines.metrics import MetricFile, MetricValue
 from tuneyard_pipelines.spec import display_name
 
 SPEC = """
@@ -65,7 +65,7 @@ class DrivenSweep:
 
     def measure(self, trial: str, step: int, values: Mapping[str, float]) -> None:
         file = MetricFile(self.folder.attempt(trial, self.journal.state.attempt) / "metrics.jsonl")
-        file.write(Metric(key, step, value, self.now_ms()) for key, value in values.items())
+        file.write(MetricValue(key, step, value, self.now_ms()) for key, value in values.items())
         file.close()
 
     def reach(self, trial: str, rung: int, score: float | None, step: int = 10) -> None:

@@ -78,7 +78,12 @@ def list_(as_json: Json = False) -> None:
     from tuneyard import sweeps
 
     home = settings.find_home()
-    found = [sweeps.look(folder) for folder in sweeps.all_folders(home)]
+    found = []
+    for folder in sweeps.all_folders(home):
+        try:
+            found.append(sweeps.look(folder))
+        except InputError as error:  # one damaged folder hides no other
+            print(f"warning: {error}", file=sys.stderr)
     if as_json:
         print(json.dumps([view.to_dict() for view in found]))
     elif not found:
