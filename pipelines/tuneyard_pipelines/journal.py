@@ -111,11 +111,15 @@ class TrialEnded:
 
 @dataclass(frozen=True)
 class WinnerScored:
-    """The best trial's metrics on the test split, computed once; `evidence` is the digest of its per-example table."""
+    """The best trial's metrics on the test split, computed once, and its packaged model.
+
+    `evidence` and `model` are the digests of the per-example table and of the model's manifest.
+    """
 
     trial: str
     metrics: Mapping[str, float]
     evidence: str
+    model: str
     time_ms: int
 
 

@@ -17,7 +17,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
-from tuneyard_pipelines import evidence, package, tracking
+from tuneyard_pipelines import evidence, tracking
 from tuneyard_pipelines.data import PreparedData
 from tuneyard_pipelines.errors import TuneyardError
 from tuneyard_pipelines.journal import Header, Journal, TrialState, WinnerRegistered
@@ -79,7 +79,8 @@ def best_version(versions: Sequence[ModelVersion]) -> ModelVersion:
 def _create(
     journal: Journal, header: Header, best: TrialState, run_id: str, client: MlflowClient, name: str
 ) -> ModelVersion:
-    folder = journal.folder
+    folder, scored = journal.folder, journal.state.scored
+    assert scored is not None
     found = evidence.read(folder.evidence(best.id))
     if found is None:
         raise TuneyardError(f"{folder.evidence(best.id)}: the evidence is gone or damaged; it cannot be registered")
@@ -107,7 +108,7 @@ def _create(
         "tuneyard.test_fingerprint": found.test_fingerprint,
         "tuneyard.evidence": found.digest,
         "tuneyard.evidence_uri": f"runs:/{run_id}/evidence",
-        "tuneyard.digest": package.digest(folder.model(best.id)),
+        "tuneyard.digest": scored.model,
         **{f"tuneyard.{key}": repr(value) for key, value in found.metrics.items()},
     }
     return client.create_model_version(

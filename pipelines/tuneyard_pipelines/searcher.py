@@ -11,11 +11,11 @@ from ray.tune.search import Searcher
 
 from tuneyard_pipelines import promotion
 from tuneyard_pipelines.journal import Journal, LegEnded, LegFailed, LegStarted, TrialCreated, TrialEnded, TrialState
+from tuneyard_pipelines.leg import Leg, LegResult, explain_death
 from tuneyard_pipelines.promotion import Else, Go, Rules
 from tuneyard_pipelines.proposals import Observed, propose
 from tuneyard_pipelines.space import Space
 from tuneyard_pipelines.spec import SweepSpec, display_name
-from tuneyard_pipelines.trial import Leg, LegResult, explain_death
 
 log = logging.getLogger(__name__)
 RETRIED = frozenset({"error", "stalled"})  # a point that diverges or outgrows its memory would do so again

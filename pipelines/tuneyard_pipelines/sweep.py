@@ -1,5 +1,7 @@
 """The driver: one attempt at a sweep is a fresh Tune experiment over the sweep's folder, whatever happened before.
 
+Torch and Lightning are imported in the trials' processes only: the driver starts seconds sooner without them.
+
 begin    spec -> data prepared, cluster and MLflow looked at -> the folder; nothing is made before all is accepted
 drive    lease -> journal replayed -> legs under Ray Tune until nothing is left -> the winner scored, packed, registered
 """
@@ -25,7 +27,7 @@ from typing import Any
 import ray
 from ray import tune
 
-from tuneyard_pipelines import data, promotion, registration, tracking
+from tuneyard_pipelines import data, promotion, tracking
 from tuneyard_pipelines.errors import InputError, TuneyardError, UnreachableError, first_line
 from tuneyard_pipelines.journal import (
     AttemptEnded,
@@ -40,10 +42,10 @@ from tuneyard_pipelines.journal import (
     WinnerScored,
 )
 from tuneyard_pipelines.lease import Lease
+from tuneyard_pipelines.leg import Leg
 from tuneyard_pipelines.plan import runnable
 from tuneyard_pipelines.searcher import LegSearcher, rules
 from tuneyard_pipelines.spec import Resources, SweepSpec, Tokenizer
-from tuneyard_pipelines.trial import Leg, run_leg, score_and_pack
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +165,8 @@ def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, si
     slots = sum(_fitting(node, spec.resources) for node in _nodes())
 
     def leg(config: dict[str, Any]) -> None:
+        from tuneyard_pipelines.trial import run_leg
+
         quiet()
         order = Leg(**config["leg"])
         if not spec.resources.gpus_per_worker:
@@ -192,18 +196,27 @@ def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, si
 
 def _score(journal: Journal, header: Header, best: TrialState) -> None:
     """Score and pack the winner in a process with a trial's resources, once."""
+
+    def score(folder: str, trial: str) -> WinnerScored:
+        from tuneyard_pipelines.trial import score_and_pack
+
+        quiet()
+        found, model = score_and_pack(folder, trial)
+        return WinnerScored(trial, found.metrics, found.digest, model, now_ms())
+
     resources = header.spec.resources
-    task = ray.remote(score_and_pack).options(
+    task = ray.remote(score).options(
         num_cpus=resources.cpus_per_worker,
         num_gpus=resources.gpus_per_worker,
         memory=resources.memory_per_worker_bytes,
         max_retries=1,
     )
-    found = ray.get(task.remote(str(journal.folder.path), best.id))
-    journal.append(WinnerScored(best.id, found.metrics, found.digest, now_ms()))
+    journal.append(ray.get(task.remote(str(journal.folder.path), best.id)))
 
 
 def _register(journal: Journal, header: Header, best: TrialState, shipper: tracking.Shipper) -> WinnerRegistered:
+    from tuneyard_pipelines import registration
+
     try:
         shipper.ship()
         return registration.register(journal, header, best, shipper.child(best.id), shipper.client, now_ms)

@@ -12,7 +12,6 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,52 +31,15 @@ from tuneyard_pipelines.errors import TuneyardError, first_line
 from tuneyard_pipelines.evaluate import score_test
 from tuneyard_pipelines.evidence import Evidence
 from tuneyard_pipelines.journal import Header, SweepFolder
+from tuneyard_pipelines.leg import Leg, LegResult
 from tuneyard_pipelines.metrics import MetricFile, MetricValue
-from tuneyard_pipelines.spec import Point, TrialConfig
-from tuneyard_pipelines.watchdog import Watchdog, last_words
+from tuneyard_pipelines.spec import TrialConfig
+from tuneyard_pipelines.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
 LOG_EVERY_N_STEPS = 10
 SAMPLES = 20
-
-
-@dataclass(frozen=True)
-class Leg:
-    """What a process is asked to do: bring `trial` to rung number `rung`, under attempt `attempt` of the driver."""
-
-    folder: str
-    trial: str
-    point: Point
-    attempt: int
-    rung: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @property
-    def attempt_folder(self) -> Path:
-        return SweepFolder(Path(self.folder)).attempt(self.trial, self.attempt)
-
-
-@dataclass(frozen=True)
-class LegResult:
-    """Where the trial stands after a leg; `outcome` and `message` say why it ended early, if it did.
-
-    share: of the full budget; score: the best validation of the sweep's metric so far, None when none was finite;
-    metrics: all values of that validation.
-    """
-
-    outcome: str | None = None
-    message: str = ""
-    share: float = 0.0
-    tokens: int = 0
-    step: int = 0
-    score: float | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def run_leg(leg: Leg, callbacks: Sequence[pl.Callback] = ()) -> LegResult:
@@ -117,17 +79,8 @@ def run_leg(leg: Leg, callbacks: Sequence[pl.Callback] = ()) -> LegResult:
             torch.cuda.empty_cache()
 
 
-def explain_death(leg: Leg) -> LegResult:
-    """What became of a leg whose process is gone without a result."""
-    outcome, message = last_words(leg.attempt_folder) or (
-        "error",
-        "the trial's process is gone without a word: it was killed, crashed, or its node was lost",
-    )
-    return LegResult(outcome, message)
-
-
-def score_and_pack(folder: str, trial: str) -> Evidence:
-    """Score a trial's best checkpoint on the test split and package it, both into the trial's folder.
+def score_and_pack(folder: str, trial: str) -> tuple[Evidence, str]:
+    """Score a trial's best checkpoint on the test split and package it, both into its folder; gives the model's digest.
 
     Evidence that is there already, of this very sweep, stands: the test split is looked at once.
     """
@@ -143,11 +96,11 @@ def score_and_pack(folder: str, trial: str) -> Evidence:
     network = load_network(best, config, encoded.tokenizer.vocab_size)
     package.pack(place.model(trial), network, encoded.tokenizer, config)
     found = evidence.read(place.evidence(trial))
-    if found is not None:
-        return found
-    if header.spec.resources.gpus_per_worker:
-        network.to("cuda")
-    return score_test(network, config, prepared, encoded, place.evidence(trial))
+    if found is None:
+        if header.spec.resources.gpus_per_worker:
+            network.to("cuda")
+        found = score_test(network, config, prepared, encoded, place.evidence(trial))
+    return found, package.digest(place.model(trial))
 
 
 def load_network(checkpoint: Checkpoint, config: TrialConfig, vocab_size: int) -> EncoderDecoder:

@@ -18,6 +18,7 @@ from tuneyard import local, registry
 from tuneyard_pipelines import data, evidence, package, registration, tracking
 from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.errors import InputError, RefusedError, TuneyardError
+from tuneyard_pipelines.journal import WinnerScored
 from tuneyard_pipelines.registration import CANDIDATE, best_version, settle_candidate
 from tuneyard_pipelines.spec import parse
 
@@ -220,7 +221,7 @@ def won(make_sweep: MakeSweep, client: MlflowClient, name: str, prepared: data.P
     torch.manual_seed(0)
     network = build_network(config, encoded.tokenizer.vocab_size)
     package.pack(sweep.folder.model("t001"), network, encoded.tokenizer, config)
-    evidence.write(
+    found = evidence.write(
         sweep.folder.evidence("t001"),
         {"id": [1, 2]},
         metrics={"test/bleu": 12.5},
@@ -229,6 +230,8 @@ def won(make_sweep: MakeSweep, client: MlflowClient, name: str, prepared: data.P
         metric_signature={"bleu": "nrefs:1"},
         decoding={},
     )
+    model = package.digest(sweep.folder.model("t001"))
+    sweep.journal.append(WinnerScored("t001", found.metrics, found.digest, model, sweep.now_ms()))
     return sweep
 
 

@@ -24,8 +24,8 @@ from tiny_sweep import runs_of, tiny
 
 from tuneyard_pipelines import checkpoints
 from tuneyard_pipelines.journal import SweepFolder, SweepState
+from tuneyard_pipelines.leg import Leg
 from tuneyard_pipelines.tracking import connect
-from tuneyard_pipelines.trial import Leg
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]

@@ -347,7 +347,7 @@ def test_the_test_score_arrives_with_its_evidence_once(make_sweep: MakeSweep, cl
         metric_signature={},
         decoding={},
     )
-    sweep.journal.append(WinnerScored("t001", held.metrics, held.digest, sweep.now_ms()))
+    sweep.journal.append(WinnerScored("t001", held.metrics, held.digest, "m", sweep.now_ms()))
     for each in (shipper, shipper, Shipper(sweep.folder, client)):
         each.ship()
     run = runs_of(client, sweep)[1]["t001"]
@@ -375,7 +375,7 @@ def test_the_note_tells_the_best_and_plan_against_truth(make_sweep: MakeSweep, c
         sweep.reach(f"t00{number}", 0, score)
     assert "**Best: t01 heads=1**, val/exact_match 0, 1,000 tokens" in told()
     assert "Trials: 4 asked for, 2 created (2 waiting)\nTokens trained: 2,000" in told()
-    sweep.journal.append(WinnerScored("t001", {"test/bleu": 1.25}, "d", sweep.now_ms()))
+    sweep.journal.append(WinnerScored("t001", {"test/bleu": 1.25}, "d", "m", sweep.now_ms()))
     sweep.folder.evidence("t001").mkdir(parents=True)
     sweep.journal.append(WinnerRegistered("t001", "dates", 7, "", sweep.now_ms()))
     assert "On the test split, t001: test/bleu 1.25" in told()

@@ -40,7 +40,7 @@ STARTED = LegStarted("t001", 1, 0, 12)
 ENDED = LegEnded("t001", 1, 0, share=0.11, tokens=330, step=7, score=0.5, metrics={"val/loss": 2.0}, time_ms=13)
 FAILED = LegFailed("t001", 1, 1, "error", "killed", 14)
 OVER = TrialEnded("t001", "error", "killed", 15)
-SCORED = WinnerScored("t001", {"test/bleu": 3.0}, "abc", 16)
+SCORED = WinnerScored("t001", {"test/bleu": 3.0}, "abc", "def", 16)
 REGISTERED = WinnerRegistered("t001", "dates", 1, "candidate is now version 1", 17)
 CLOSED = AttemptEnded(1, "finished", "", 18)
 STORY: Sequence[Event] = (

@@ -12,8 +12,8 @@ import pytest
 from ray.tune.search import Searcher
 
 from tuneyard_pipelines.journal import AttemptStarted, Journal, SweepFolder, TrialState
+from tuneyard_pipelines.leg import LegResult
 from tuneyard_pipelines.searcher import LegSearcher, observed, rules
-from tuneyard_pipelines.trial import LegResult
 from tuneyard_pipelines.watchdog import MEMORY
 
 MakeFolder = Callable[..., SweepFolder]

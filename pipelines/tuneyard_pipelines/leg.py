@@ -1,0 +1,59 @@
+"""A leg as driver and trial agree on it: what is asked for, what is answered, and what a silent end means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tuneyard_pipelines.journal import SweepFolder
+from tuneyard_pipelines.spec import Point
+from tuneyard_pipelines.watchdog import last_words
+
+
+@dataclass(frozen=True)
+class Leg:
+    """What a process is asked to do: bring `trial` to rung number `rung`, under attempt `attempt` of the driver."""
+
+    folder: str
+    trial: str
+    point: Point
+    attempt: int
+    rung: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def attempt_folder(self) -> Path:
+        return SweepFolder(Path(self.folder)).attempt(self.trial, self.attempt)
+
+
+@dataclass(frozen=True)
+class LegResult:
+    """Where the trial stands after a leg; `outcome` and `message` say why it ended early, if it did.
+
+    share: of the full budget; score: the best validation of the sweep's metric so far, None when none was finite;
+    metrics: all values of that validation.
+    """
+
+    outcome: str | None = None
+    message: str = ""
+    share: float = 0.0
+    tokens: int = 0
+    step: int = 0
+    score: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def explain_death(leg: Leg) -> LegResult:
+    """What became of a leg whose process is gone without a result."""
+    outcome, message = last_words(leg.attempt_folder) or (
+        "error",
+        "the trial's process is gone without a word: it was killed, crashed, or its node was lost",
+    )
+    return LegResult(outcome, message)
