@@ -2,8 +2,8 @@
 
 Torch and Lightning are imported in the trials' processes only: the driver starts seconds sooner without them.
 
-begin    spec -> data prepared, cluster and MLflow looked at -> the folder; nothing is made before all is accepted
-drive    lease -> journal replayed -> legs under Ray Tune until nothing is left -> the winner scored, packed, registered
+    run      spec -> data prepared, MLflow answers, resources exist -> the folder; nothing is made before all is accepted
+    drive    lease -> journal replayed -> legs under Ray Tune until nothing is left -> the winner scored, packed, registered
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ def run(
     announce: Callable[[SweepFolder], None] = lambda folder: None,
     callbacks: MakeCallbacks | None = None,
 ) -> SweepFolder:
-    """Accept a sweep and drive it to its end: its MLflow answers, its data is prepared, its resources exist.
+    """Accept a sweep and drive it to its end: its data is prepared, its MLflow answers, its resources exist.
 
     Only then is its folder written, and `announce` called with it. Raises InputError, DataError or UnreachableError
     before that, and leaves no folder and no run (prepared data stays cached); then whatever `drive` raises.
     """
     runnable(spec)
-    tracking.connect(tracking_uri)
     prepared = data.prepare(spec.data, spec.seed, home / "data")
     if not any(key.startswith("data.tokenizer.") for key in spec.ranges):
         data.encode(prepared, Tokenizer.model_validate(spec.data.tokenizer.model_dump()))  # trials find it made
+    tracking.connect(tracking_uri)
     folder = SweepFolder(home / "sweeps" / sweep_id)
     with cluster(spec.resources):
         folder.create(

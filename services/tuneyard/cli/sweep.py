@@ -22,9 +22,11 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="A sweep's id, or enough o
 @app.command()
 def run(spec: Spec, overrides: Set = [], mlflow: Mlflow = None) -> None:  # noqa: B006  (typer reads the default)
     """Train a sweep here and now: progress on screen, runs in MLflow, the best model registered."""
+    from tuneyard_pipelines.plan import runnable
     from tuneyard_pipelines.spec import load
 
-    load(spec, overrides)  # what is wrong with the file is said before the seconds that the imports below take
+    # What is wrong with the file is said before the seconds that the imports below take.
+    runnable(load(spec, overrides), file=str(spec))
     from tuneyard.cli.screen import watching
 
     with watching() as announce:
