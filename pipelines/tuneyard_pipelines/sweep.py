@@ -2,8 +2,8 @@
 
 Torch and Lightning are imported in the trials' processes only: the driver starts seconds sooner without them.
 
-    run      spec -> data prepared, MLflow answers, resources exist -> the folder; nothing is made before all is accepted
-    drive    lease -> journal replayed -> legs under Ray Tune until nothing is left -> the winner scored, packed, registered
+    run      spec -> data prepared, MLflow answers, resources exist -> the folder, and nothing is made before that
+    drive    lease -> journal replayed -> legs under Ray Tune until none is left -> winner scored, packed, registered
 """
 
 from __future__ import annotations
