@@ -1,4 +1,4 @@
-"""What exists by name: tasks, architectures with their own rules, metrics, built-in data. No code but rules."""
+"""What exists by name: tasks, architectures with their own rules, metrics, built-in data; and what a point implies."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from tuneyard_pipelines.journal import sync_folder
+
 log = logging.getLogger(__name__)
 
 
@@ -64,6 +66,7 @@ def save(folder: Path, facts: Facts, write: Callable[[Path], None]) -> Checkpoin
             os.fsync(out.fileno())
         shutil.rmtree(final, ignore_errors=True)
         scratch.rename(final)
+        sync_folder(folder)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)  # on a full disk, half a checkpoint would keep it full
         raise
@@ -83,11 +86,12 @@ def best(checkpoints: list[Checkpoint], mode: Literal["min", "max"]) -> Checkpoi
     return min(scored, key=lambda c: (sign * (c.facts.score or 0.0), -c.facts.step), default=None)
 
 
-def prune(trial: Path, mode: Literal["min", "max"]) -> None:
-    """Keep the best and the newest; what is damaged goes too."""
+def prune(trial: Path, mode: Literal["min", "max"], attempt: int) -> None:
+    """Keep the best and the newest; what is damaged goes too, and what attempts up to `attempt` left half made."""
     checkpoints = whole(trial)
     kept = {c.path for c in (best(checkpoints, mode), checkpoints[-1] if checkpoints else None) if c is not None}
-    for path in trial.glob("a*/checkpoints/*"):
+    half_made = [path for n in range(1, attempt + 1) for path in (trial / f"a{n}" / "checkpoints").glob(".*")]
+    for path in (*trial.glob("a*/checkpoints/[0-9]*"), *half_made):
         if path not in kept:
             shutil.rmtree(path, ignore_errors=True)
 

@@ -67,7 +67,7 @@ def score_test(
         for index, ids in zip(rows, greedy(network, source_BS, bos_id=BOS, eos_id=EOS, max_length=length), strict=True):
             hypotheses[index] = encoded.tokenizer.decode(ids)
         alive()
-    bleu, chrf = BLEU(tokenize=bleu_tokenizer(references)), CHRF()
+    bleu, chrf = BLEU(tokenize=bleu_tokenizer(references), smooth_method="none"), CHRF()
     exact = [int(hypothesis == reference) for hypothesis, reference in zip(hypotheses, references, strict=True)]
     metrics = {
         "test/exact_match": sum(exact) / len(exact),

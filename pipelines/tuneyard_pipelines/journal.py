@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -30,7 +31,10 @@ FAILURES = frozenset({"diverged", "out_of_memory", "stalled", "no_metric", "erro
 
 @dataclass(frozen=True)
 class Header:
-    """`sweep.json`. `data` is the prepared data's folder, `home` the folder of state it lives under."""
+    """`sweep.json`. `data` is the prepared data's folder, `home` the folder of state it lives under.
+
+    `examples` counts the pairs of each split, `left_out` those that had an empty side.
+    """
 
     sweep_id: str
     spec: SweepSpec
@@ -41,6 +45,8 @@ class Header:
     tracking_uri: str
     created_ms: int
     versions: Mapping[str, str]
+    examples: Mapping[str, int] = field(default_factory=dict)
+    left_out: int = 0
 
 
 # Events: what `trials.jsonl` holds, one JSON object a line, `event` naming the class.
@@ -288,6 +294,10 @@ class SweepFolder:
     def attempt(self, trial: str, attempt: int) -> Path:
         return self.trial(trial) / f"a{attempt}"
 
+    def scoring(self, trial: str) -> Path:
+        """Where the watchdog of the test scoring leaves its last words."""
+        return self.trial(trial) / "scoring"
+
     def evidence(self, trial: str) -> Path:
         return self.trial(trial) / "evidence"
 
@@ -315,15 +325,20 @@ class SweepFolder:
     def create(self, header: Header) -> None:
         """Write `sweep.json` once, whole or not at all."""
         self.path.mkdir(parents=True)
-        (self.path / "spec.yaml").write_text(header.spec_text, encoding="utf-8")
         values = {f.name: getattr(header, f.name) for f in fields(header)}
         values |= {
             "spec": header.spec.model_dump(mode="json", by_alias=True),
             "home": str(header.home),
             "data": str(header.data),
             "versions": dict(header.versions),
+            "examples": dict(header.examples),
         }
-        write_atomic(self.path / "sweep.json", json.dumps(values, indent=1))
+        try:
+            (self.path / "spec.yaml").write_text(header.spec_text, encoding="utf-8")
+            write_atomic(self.path / "sweep.json", json.dumps(values, indent=1))
+        except BaseException:
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     def state(self) -> SweepState:
         state = SweepState()
@@ -399,6 +414,16 @@ def write_atomic(path: Path, text: str) -> None:
         out.flush()
         os.fsync(out.fileno())
     scratch.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Names of files, too, outlive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def end_torn_line(path: Path) -> None:

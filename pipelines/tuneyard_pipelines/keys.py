@@ -90,9 +90,15 @@ class Training(Part):
     )
     batch_tokens: Whole = _key(4096, "Size of a batch, without padding.", "tokens", ge=1, le=10**9)
     learning_rate: float = _key(1e-3, "Peak learning rate.", gt=0, le=10)
-    warmup: float = _key(0.05, "Share of the budget in which the learning rate rises from 0.", "share", ge=0, lt=1)
+    warmup: float = _key(
+        0.05,
+        "Share of the budget in which the learning rate rises to its peak, from min_learning_rate_share of it.",
+        "share",
+        ge=0,
+        lt=1,
+    )
     min_learning_rate_share: float = _key(
-        0.02, "Where the cosine ends, as a share of the peak learning rate.", "share", ge=0, le=1
+        0.02, "Where warm-up begins and the cosine ends, as a share of the peak learning rate.", "share", ge=0, le=1
     )
     weight_decay: float = _key(0.01, "AdamW's decay of weight matrices.", ge=0, le=10)
     gradient_clip: float = _key(1.0, "Largest norm of a gradient; longer ones are scaled down.", "norm", gt=0, le=10**6)

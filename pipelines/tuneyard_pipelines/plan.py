@@ -54,7 +54,7 @@ class Plan:
 
     def lines(self) -> list[str]:
         """The plan as text, one fact a line."""
-        lines = [
+        return [
             f"sweep      {self.name}: {self.algorithm}, best by {self.metric} ({self.mode})",
             *(f"varied     {key}: {shown_value(written)}" for key, written in self.varied.items()),
             f"points     {self._points()}",
@@ -65,10 +65,9 @@ class Plan:
                 f"rung       {rung.share:.3f}: {_amount(rung.budget)} {self.budget_unit}, {rung.trials:,} trials"
                 for rung in self.rungs
             ),
+            f"tokens     {self._tokens()}",
+            *(f"problem    {problem}" for problem in self.problems),
         ]
-        if self.most_tokens is not None:
-            lines.append(f"tokens     at most {self.most_tokens:,}; about {self.expected_tokens:,} expected")
-        return [*lines, *(f"problem    {problem}" for problem in self.problems)]
 
     def _points(self) -> str:
         size = "continuous" if self.points is None else f"{self.points:,}"
@@ -81,9 +80,10 @@ class Plan:
             return f"{self.trials:,} (all feasible points; {self.trials_asked:,} were asked for)"
         return f"{self.trials:,}"
 
-
-def _amount(amount: float) -> str:
-    return f"{amount:,.0f}" if float(amount).is_integer() else f"{amount:,.3f}"
+    def _tokens(self) -> str:
+        if self.most_tokens is None:
+            return "known once the data is read"
+        return f"at most {self.most_tokens:,}; about {self.expected_tokens:,} expected"
 
 
 def plan(spec: SweepSpec) -> Plan:
@@ -122,6 +122,10 @@ def runnable(spec: SweepSpec, *, file: str = "") -> Plan:
     if planned.problems:
         raise SpecError(Problem(file or spec.name, "", problem) for problem in planned.problems)
     return planned
+
+
+def _amount(amount: float) -> str:
+    return f"{amount:,.0f}" if float(amount).is_integer() else f"{amount:,.3f}"
 
 
 def _trials(spec: SweepSpec, space: Space, survey: Survey) -> int:

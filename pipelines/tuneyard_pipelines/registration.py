@@ -86,12 +86,16 @@ def _create(
         raise TuneyardError(f"{folder.evidence(best.id)}: the evidence is gone or damaged; it cannot be registered")
     run = client.get_run(run_id)
     example = PreparedData.open(header.data).split("test")[0]["source"]
-    mlflow.set_experiment(experiment_id=run.info.experiment_id)  # a logged model goes to the active experiment
+    # Made by hand: `Model.log` alone would put it into whichever experiment is active in this process.
+    model = client.create_logged_model(
+        run.info.experiment_id, name="model", source_run_id=run_id, params=dict(run.data.params)
+    )
     info = Model.log(
         artifact_path=None,
         name="model",
         flavor=mlflow.pyfunc,
         run_id=run_id,
+        model_id=model.model_id,
         python_model=str(CODE),
         artifacts={"model": str(folder.model(best.id))},
         input_example=[example],

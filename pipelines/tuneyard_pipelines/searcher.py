@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -32,18 +33,21 @@ class LegSearcher(Searcher):
         self._journal, self._spec, self._attempt, self._now_ms = journal, spec, attempt, now_ms
         self._space = Space(spec)
         self._rules = rules(spec)
-        self._exhausted = False
+        self.exhausted = False
         self._legs: dict[str, Leg] = {}
+        self._broken: Exception | None = None
         self.stopping = False
 
     def __reduce__(self) -> tuple[type[Searcher], tuple[()]]:
         return Searcher, ()
 
     def suggest(self, trial_id: str) -> Any:
-        """A leg as Tune's config, None to be asked again, or FINISHED."""
+        """A leg as Tune's config, None to be asked again, or FINISHED. Raises what `on_trial_complete` met."""
+        if self._broken is not None:
+            raise self._broken
         if self.stopping:
             return None if self._legs else Searcher.FINISHED
-        step = promotion.next_leg(self._journal.state, self._rules, exhausted=self._exhausted)
+        step = promotion.next_leg(self._journal.state, self._rules, exhausted=self.exhausted)
         if step is Else.NEW:
             step = self._new_trial()
         if not isinstance(step, Go):
@@ -61,15 +65,18 @@ class LegSearcher(Searcher):
         return {"leg": leg.to_dict()}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Write down what became of a leg. What goes wrong here is kept for `suggest`: Tune would swallow it."""
         leg = self._legs.pop(trial_id, None)
         if leg is None or self.stopping:
             return
-        said = result.get("leg") if result and not error else None
-        outcome = LegResult(**json.loads(said)) if said else explain_death(leg)
-        if outcome.outcome:
-            self._failed(leg, outcome)
-        else:
-            self._ended(leg, outcome)
+        try:
+            outcome = _outcome(leg, result, error)
+            if outcome.outcome:
+                self._failed(leg, outcome)
+            else:
+                self._ended(leg, outcome)
+        except Exception as cause:
+            self._broken = cause
 
     def save(self, checkpoint_path: str) -> None:
         """The journal is the state."""
@@ -81,7 +88,7 @@ class LegSearcher(Searcher):
         history = [observed(trial) for trial in self._journal.state.trials.values()]
         point = propose(self._space, self._spec.search.algorithm, self._spec.seed, history)
         if point is None:
-            self._exhausted = True
+            self.exhausted = True
             return promotion.next_leg(self._journal.state, self._rules, exhausted=True)
         number = len(history) + 1
         trial = f"t{number:03d}"
@@ -120,7 +127,7 @@ def rules(spec: SweepSpec) -> Rules:
     return Rules(
         rungs=spec.rungs(),
         reduction_factor=spec.reduction_factor,
-        trials=spec.search.trials or 1 << 30,
+        trials=spec.search.trials or sys.maxsize,
         mode=spec.mode,
     )
 
@@ -129,3 +136,11 @@ def observed(trial: TrialState) -> Observed:
     """A trial as the proposals see it: its score at every rung it reached."""
     scores = tuple((leg.share, float("nan") if leg.score is None else leg.score) for leg in trial.legs)
     return Observed(point=trial.point, scores=scores, finished=trial.outcome is not None)
+
+
+def _outcome(leg: Leg, result: dict[str, Any] | None, error: bool) -> LegResult:
+    if error:
+        return explain_death(leg)
+    if not result or "leg" not in result:
+        return LegResult("no_metric", "the trial's process ended well and reported nothing")
+    return LegResult(**json.loads(result["leg"]))

@@ -26,6 +26,7 @@ from typing import Any
 
 import ray
 from ray import tune
+from ray.tune.error import TuneError
 
 from tuneyard_pipelines import data, promotion, tracking
 from tuneyard_pipelines.errors import InputError, TuneyardError, UnreachableError, first_line
@@ -46,6 +47,7 @@ from tuneyard_pipelines.leg import Leg
 from tuneyard_pipelines.plan import runnable
 from tuneyard_pipelines.searcher import LegSearcher, rules
 from tuneyard_pipelines.spec import Resources, SweepSpec, Tokenizer
+from tuneyard_pipelines.watchdog import last_words
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +88,8 @@ def run(
                 tracking_uri=tracking_uri,
                 created_ms=now_ms(),
                 versions=versions(),
+                examples=prepared.examples,
+                left_out=prepared.left_out,
             )
         )
         announce(folder)
@@ -115,22 +119,21 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
                 )
             )
             shipper = tracking.Shipper(folder, client)
+            end = ("failed", "the driver was ended")
             try:
                 with _Signals() as signals:
                     end = _attempt(journal, header, callbacks, shipper, signals)
             except KeyboardInterrupt:
                 end = _interrupted(header)
-            except TuneyardError as cause:
+            except (TuneyardError, OSError) as cause:
                 end = ("failed", str(cause))
                 raise
             except Exception as cause:
                 log.exception("the driver failed")
-                end = ("failed", f"{type(cause).__name__}: {first_line(cause)}; more in {folder.path / 'driver.log'}")
+                end = ("failed", f"{_reason(cause)}; more in {folder.path / 'driver.log'}")
                 raise TuneyardError(f"sweep {header.sweep_id}: {end[1]}; {_go_on(header)}") from cause
             finally:
-                journal.append(AttemptEnded(journal.state.attempt, *end, now_ms()))
-                if not tracking.drain(shipper):
-                    log.error("MLflow at %s did not take everything; it is kept and sent later", header.tracking_uri)
+                _close(journal, shipper, *end)
             return journal.state
     finally:
         lease.release()
@@ -141,7 +144,8 @@ def _attempt(
 ) -> tuple[str, str]:
     """Train, then choose; returns how the attempt ended and why."""
     with tracking.in_background(shipper):
-        if not _train(journal, header, callbacks, signals):
+        searcher = _train(journal, header, callbacks, signals)
+        if searcher.stopping:
             return _interrupted(header)
         top = len(header.spec.rungs()) - 1
         for trial in journal.state.trials.values():
@@ -150,16 +154,22 @@ def _attempt(
                 journal.append(TrialEnded(trial.id, outcome, "", now_ms()))
         best = promotion.winner(journal.state.trials, rules(header.spec))
         if best is None:
-            return "failed", "no trial completed with a finite score"
+            return (
+                "failed",
+                "no trial completed with a finite score; see why with: tuneyard sweep trials " + header.sweep_id,
+            )
         if journal.state.scored is None:
             _score(journal, header, best)
     if header.spec.registration is not None and journal.state.registered is None:
         journal.append(_register(journal, header, best, shipper))
+    asked = header.spec.search.trials
+    if searcher.exhausted and asked is not None:
+        return "finished", f"all {len(journal.state.trials)} feasible points were tried; {asked} were asked for"
     return "finished", ""
 
 
-def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, signals: _Signals) -> bool:
-    """Run legs until nothing is left to run; False if a signal came first."""
+def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, signals: _Signals) -> LegSearcher:
+    """Run legs until nothing is left to run, or until a signal comes; the searcher knows which."""
     spec = header.spec
     searcher = signals.searcher = LegSearcher(journal, spec, journal.state.attempt, now_ms)
     slots = sum(_fitting(node, spec.resources) for node in _nodes())
@@ -191,7 +201,7 @@ def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, si
             ),
         ).fit()
     signals.searcher = None
-    return not searcher.stopping
+    return searcher
 
 
 def _score(journal: Journal, header: Header, best: TrialState) -> None:
@@ -211,7 +221,15 @@ def _score(journal: Journal, header: Header, best: TrialState) -> None:
         memory=resources.memory_per_worker_bytes,
         max_retries=1,
     )
-    journal.append(ray.get(task.remote(str(journal.folder.path), best.id)))
+    try:
+        scored = ray.get(task.remote(str(journal.folder.path), best.id))
+    except ray.exceptions.RayTaskError as failed:  # its text is a whole remote traceback
+        raise failed.cause from failed
+    except ray.exceptions.RayError as failed:
+        words = last_words(journal.folder.scoring(best.id))
+        reason = words[1] if words else first_line(failed)
+        raise TuneyardError(f"scoring {best.id} on the test split: {reason}; {_go_on(header)}") from failed
+    journal.append(scored)
 
 
 def _register(journal: Journal, header: Header, best: TrialState, shipper: tracking.Shipper) -> WinnerRegistered:
@@ -228,6 +246,23 @@ def _register(journal: Journal, header: Header, best: TrialState, shipper: track
             f"MLflow at {header.tracking_uri} did not take the model of {best.id} ({first_line(cause)}); it is kept in "
             f"{journal.folder.model(best.id)}; {_go_on(header)}"
         ) from cause
+
+
+def _close(journal: Journal, shipper: tracking.Shipper, state: str, message: str) -> None:
+    """Write down how the attempt ended and tell MLflow; what cannot be written is left for the next look to find."""
+    try:
+        journal.append(AttemptEnded(journal.state.attempt, state, message, now_ms()))
+    except (OSError, TuneyardError):
+        log.exception("the end of the attempt could not be written")
+        return
+    if not tracking.drain(shipper):
+        log.error("MLflow at %s did not take everything; it is kept and sent later", shipper.header.tracking_uri)
+
+
+def _reason(cause: Exception) -> str:
+    """The last line of what Tune raises is the exception itself, the first only says that a traceback follows."""
+    lines = str(cause).strip().splitlines() or [type(cause).__name__]
+    return lines[-1] if isinstance(cause, TuneError) else f"{type(cause).__name__}: {lines[0]}"
 
 
 def _interrupted(header: Header) -> tuple[str, str]:
@@ -343,7 +378,7 @@ class _Signals:
 
     def __exit__(self, *args: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self.searcher is None or self.searcher.stopping:

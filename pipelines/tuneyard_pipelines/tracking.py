@@ -22,7 +22,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ from tuneyard_pipelines.journal import (
 )
 from tuneyard_pipelines.lease import Lease, driven
 from tuneyard_pipelines.metrics import MetricReader, MetricValue
+from tuneyard_pipelines.plan import plan
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -94,7 +95,7 @@ def as_default(uri: str) -> Iterator[None]:
     """
     import mlflow
 
-    names = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_EXPERIMENT_ID")
+    names = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
     before = {name: os.environ[name] for name in names if name in os.environ}
     mlflow.set_tracking_uri(uri)
     mlflow.set_registry_uri(uri)
@@ -178,10 +179,10 @@ class Shipper:
                     self._ship_trial(self._runs, trial)
             except Exception as cause:  # a run that MLflow refuses must not hold up the others
                 refused = cause
-        if refused is not None:
-            raise refused
         self._ship_score(self._runs)
         self._ship_parent(self._runs)
+        if refused is not None:
+            raise refused
 
     def child(self, trial: str) -> str:
         """The id of a trial's run."""
@@ -224,7 +225,7 @@ class Shipper:
             runs.set_tag(run_id, "tuneyard.evidence", scored.evidence)
 
     def _ship_parent(self, runs: _Runs) -> None:
-        text = note(self.header, self._state)
+        text = note(self.header, self._state, runs.link)
         if text != self._note:
             runs.set_tag(runs.parent, "mlflow.note.content", text)
             self._note = text
@@ -315,24 +316,33 @@ def attempts(state: SweepState, numbers: Sequence[int]) -> str:
     return json.dumps([{"attempt": a.attempt, "host": a.host, "versions": dict(a.versions)} for a in chosen])
 
 
-def note(header: Header, state: SweepState) -> str:
+def note(header: Header, state: SweepState, link: Callable[[str], str]) -> str:
     """The parent's note, in Markdown: the best so far, what was planned against what became of it, how to go on."""
     spec = header.spec
     lines = [spec.description, ""] if spec.description else []
     best = leader(header, state)
     if best is not None and best.score is not None:
-        lines += [f"**Best: {best.name}**, {spec.metric} {best.score:.4g}, {best.tokens:,} tokens", ""]
+        lines += [
+            f"**Best: [{best.name}]({link(best.id)})**, {spec.metric} {best.score:.4g}, {best.tokens:,} tokens",
+            "",
+        ]
     if state.scored:
         values = ", ".join(f"{key} {value:.4g}" for key, value in sorted(state.scored.metrics.items()))
         lines += [f"On the test split, {state.scored.trial}: {values}", ""]
     if state.registered:
-        lines += [f"Registered as {state.registered.name} version {state.registered.version}", ""]
+        name, version = state.registered.name, state.registered.version
+        lines += [f"Registered as [{name} version {version}](#/models/{name}/versions/{version})", ""]
     counts: dict[str, int] = {}
     for trial in state.trials.values():
         counts[trial.state] = counts.get(trial.state, 0) + 1
     asked = spec.search.trials or "all"
     lines.append(f"Trials: {asked} asked for, {len(state.trials)} created ({_counted(counts)})")
-    lines.append(f"Tokens trained: {sum(trial.tokens for trial in state.trials.values()):,}")
+    planned = plan(spec).expected_tokens
+    trained = sum(trial.tokens for trial in state.trials.values())
+    lines.append(f"Tokens trained: {trained:,}" + (f" of about {planned:,} planned" if planned else ""))
+    if header.examples:
+        counts_by_split = ", ".join(f"{count:,} {split}" for split, count in header.examples.items())
+        lines.append(f"Pairs: {counts_by_split}; {header.left_out:,} with an empty side left out")
     lines += ["", f"Folder: `{header.home}/sweeps/{header.sweep_id}`; `tuneyard sweep show {header.sweep_id}`"]
     return "\n".join(lines)
 
@@ -389,6 +399,10 @@ class _Runs:
 
     def tag(self, run_id: str, key: str) -> str | None:
         return self._tags[run_id].get(key)
+
+    def link(self, trial: str) -> str:
+        """The trial's run in MLflow's pages, from any of its pages."""
+        return f"#/experiments/{self._experiment}/runs/{self._children.get(trial, '')}"
 
     def set_tag(self, run_id: str, key: str, value: str) -> None:
         if self._tags[run_id].get(key) != value:
@@ -472,6 +486,7 @@ class _Runs:
             digest=header.data_fingerprint[:32],
             source_type="tuneyard",
             source=json.dumps({"source": header.spec.data.source, "prepared": str(header.data)}),
+            profile=json.dumps({"examples": dict(header.examples), "left_out": header.left_out}),
         )
         self._client.log_inputs(self.parent, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
         self._client.log_text(self.parent, header.spec_text, "spec.yaml")

@@ -7,11 +7,12 @@ MLflow.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 
 LOG_EVERY_N_STEPS = 10
 SAMPLES = 20
+SAME_SHARE = 1e-9  # shares of the budget that differ by less are the same mark
 
 
 def run_leg(leg: Leg, callbacks: Sequence[pl.Callback] = ()) -> LegResult:
@@ -47,33 +49,23 @@ def run_leg(leg: Leg, callbacks: Sequence[pl.Callback] = ()) -> LegResult:
 
     `callbacks` watch the training beside ours. The process itself may end: `explain_death` tells why.
     """
-    header = SweepFolder(Path(leg.folder)).header()
-    resources = header.spec.resources
-    leg.attempt_folder.mkdir(parents=True, exist_ok=True)
-    notes = logging.FileHandler(leg.attempt_folder / "trial.log")
-    notes.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    root = logging.getLogger("tuneyard_pipelines")
-    root.addHandler(notes)
-    watchdog = Watchdog(
-        leg.attempt_folder,
-        stall_timeout_s=resources.stall_timeout_s,
-        memory_bytes=resources.memory_per_worker_bytes,
-    )
     try:
-        with watchdog:
-            return _Run(leg, header, watchdog).train(callbacks)
+        header = SweepFolder(Path(leg.folder)).header()
+        with _notes(leg.attempt_folder), _watchdog(leg.attempt_folder, header) as watchdog:
+            try:
+                return _Run(leg, header, watchdog).train(callbacks)
+            except Exception:
+                log.exception("trial %s failed", leg.trial)
+                raise
     except Divergence as cause:
         return LegResult("diverged", str(cause))
     except (MemoryError, torch.OutOfMemoryError) as cause:
         return LegResult("out_of_memory", first_line(cause))
-    except Exception as cause:
-        log.exception("trial %s failed", leg.trial)
+    except Exception as cause:  # whatever a trial does, it ends that trial only
         if "can't allocate memory" in str(cause):  # torch's CPU allocator raises a plain RuntimeError
             return LegResult("out_of_memory", first_line(cause))
         return LegResult("error", f"{type(cause).__name__}: {first_line(cause)}")
     finally:
-        root.removeHandler(notes)
-        notes.close()
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -99,7 +91,8 @@ def score_and_pack(folder: str, trial: str) -> tuple[Evidence, str]:
     if found is None:
         if header.spec.resources.gpus_per_worker:
             network.to("cuda")
-        found = score_test(network, config, prepared, encoded, place.evidence(trial))
+        with _watchdog(place.scoring(trial), header) as watchdog:
+            found = score_test(network, config, prepared, encoded, place.evidence(trial), watchdog.alive)
     return found, package.digest(place.model(trial))
 
 
@@ -109,6 +102,26 @@ def load_network(checkpoint: Checkpoint, config: TrialConfig, vocab_size: int) -
     state = torch.load(checkpoint.state, map_location="cpu", weights_only=True)["state_dict"]
     network.load_state_dict({key.removeprefix("network."): value for key, value in state.items()})
     return network
+
+
+@contextlib.contextmanager
+def _notes(folder: Path) -> Iterator[None]:
+    """What is logged meanwhile stands in the trial's log."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(folder / "trial.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    root = logging.getLogger("tuneyard_pipelines")
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+
+
+def _watchdog(folder: Path, header: Header) -> Watchdog:
+    resources = header.spec.resources
+    return Watchdog(folder, stall_timeout_s=resources.stall_timeout_s, memory_bytes=resources.memory_per_worker_bytes)
 
 
 class _Run:
@@ -147,19 +160,14 @@ class _Run:
     def train(self, callbacks: Sequence[pl.Callback]) -> LegResult:
         until = self.spec.rungs()[self.leg.rung]
         newest = next(reversed(checkpoints.whole(self.folder)), None)
-        if newest is None or newest.facts.share < until:
+        if newest is None or newest.facts.share < until - SAME_SHARE:
             batches, cut = eval_batches(
                 self.encoded.split("validation"),
                 sequence_length=self.config.model.sequence_length,
                 batch_tokens=self.config.training.batch_tokens,
             )
-            log.info(
-                "%d training pairs, %d too long; %d validation pairs cut off",
-                self.stream.kept,
-                self.stream.too_long,
-                cut,
-            )
             logger = MetricLogger(MetricFile(self.leg.attempt_folder / "metrics.jsonl"))
+            logger.log_metrics({"data/train_too_long": self.stream.too_long, "data/val_cut_off": cut}, step=0)
             trainer = pl.Trainer(
                 accelerator="gpu" if self.spec.resources.gpus_per_worker else "cpu",
                 devices=1,
@@ -194,10 +202,12 @@ class _Run:
         evaluations = self.config.training.evaluations
         marks = sorted({k / evaluations for k in range(1, evaluations + 1)} | set(self.spec.rungs()))
         share = self.stream.share(self.cursor())
-        return next((mark for mark in marks if mark > share + 1e-9), 1.0)
+        return next((mark for mark in marks if mark > share + SAME_SHARE), 1.0)
 
     def _result(self) -> LegResult:
         kept = checkpoints.whole(self.folder)
+        if not kept:
+            raise TuneyardError(f"{self.folder}: the checkpoints that were just written are gone or damaged")
         best, last = checkpoints.best(kept, self.spec.mode), kept[-1].facts
         outcome, message = None, ""
         if best is None:
@@ -215,7 +225,7 @@ class _Run:
         )
 
     def _write_samples(self, batches: Sequence[TranslationBatch]) -> None:
-        """The first validation pairs with what the model says now: source, target, prediction."""
+        """Validation pairs, the shortest ones, with what the model says now: source, target, prediction."""
         validation = self.prepared.split("validation")
         row = {example: index for index, example in enumerate(validation["id"])}
         self.module.eval()
@@ -250,6 +260,7 @@ class _Marks(pl.Callback):
             tokens=module.tokens_trained,
             share=share,
             score=score if score is not None and math.isfinite(score) else None,
+            # The sweep's own metric stays, finite or not: it tells a trial that diverged from one that never reported.
             metrics={key: value for key, value in metrics.items() if math.isfinite(value) or key == run.spec.metric},
         )
         checkpoints.save(
@@ -257,8 +268,8 @@ class _Marks(pl.Callback):
             facts,
             lambda path: trainer.save_checkpoint(path, weights_only=False),
         )
-        checkpoints.prune(run.folder, run.spec.mode)
-        if share >= self._until - 1e-9:
+        checkpoints.prune(run.folder, run.spec.mode, run.leg.attempt)
+        if share >= self._until - SAME_SHARE:
             trainer.should_stop = True
 
 

@@ -54,7 +54,8 @@ class Watchdog:
     def _watch_memory(self) -> None:
         process = psutil.Process()
         while not self._over.wait(LOOK_S):
-            used = process.memory_info().rss
+            held = process.memory_info()
+            used = held.rss - held.shared  # memory-mapped data belongs to nobody
             if used > self._memory_bytes:
                 text = (
                     f"the trial's process grew to {used / 2**20:,.0f} MiB, past resources.memory_per_worker "

@@ -93,8 +93,7 @@ def drill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drill]:
 
         third = _start(["sweep", "resume", seen.folder.sweep_id], project, environment, started)
         _wait(lambda: _ended(seen) >= 12, third)
-        worker = _wait(lambda: [p for p in _descendants(third.pid) if "ImplicitFunc" in _name(p)], third)[0]
-        worker.kill()
+        _wait(lambda: _busy_workers(third.pid), third)[0].kill()
         _finish(seen, "finished", third)
         seen.state = seen.folder.state()
         yield seen
@@ -158,6 +157,12 @@ def test_r2_the_points_and_the_winner_are_those_of_the_undisturbed_sweep(
     assert best is not None
     assert drill.state.registered is not None
     assert drill.state.registered.trial == best.id
+
+
+def test_r1_the_killed_worker_was_at_a_leg_which_was_tried_again(drill: Drill) -> None:
+    failures = [failure for trial in drill.state.trials.values() for failure in trial.failures]
+    assert [failure.outcome for failure in failures] == ["error"]
+    assert "gone without a word" in failures[0].message
 
 
 def test_r13_what_differs_by_attempt_stands_in_tags(drill: Drill) -> None:
@@ -236,15 +241,14 @@ def _wait(condition: Callable[[], Any], process: subprocess.Popen[str], timeout_
     return found
 
 
-def _descendants(pid: int) -> list[psutil.Process]:
-    return psutil.Process(pid).children(recursive=True)
-
-
-def _name(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return ""
+def _busy_workers(driver: int) -> list[psutil.Process]:
+    """Trial processes that hold a metric file open: they are at a leg."""
+    busy = []
+    for process in psutil.Process(driver).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if any(file.path.endswith("metrics.jsonl") for file in process.open_files()):
+                busy.append(process)
+    return [process for process in busy if process.pid != driver]
 
 
 def _trials(runs: dict[str, Run]) -> dict[str, Run]:

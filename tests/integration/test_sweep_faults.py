@@ -81,11 +81,12 @@ def grow(module: pl.LightningModule) -> None:
         time.sleep(0.02)
 
 
-def kill_once(marker: Path) -> Callable[[pl.LightningModule], None]:
+def kill_once(marker: Path, number: int) -> Callable[[pl.LightningModule], None]:
     def fault(module: pl.LightningModule) -> None:
         if not marker.exists():
             marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
+            time.sleep(600)
 
     return fault
 
@@ -111,12 +112,13 @@ DIVERGING = ("t005", "t010", "t011", "t012")
 
 @pytest.fixture(scope="module")
 def faulty(run: Any, mlflow_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    marker = tmp_path_factory.mktemp("faults") / "killed"
+    markers = tmp_path_factory.mktemp("faults")
 
     def callbacks(leg: Leg) -> Sequence[pl.Callback]:
         faults: dict[str, pl.Callback] = {
             "t002": AtStep(3, raise_error),
-            "t003": AtStep(5, kill_once(marker)),
+            "t003": AtStep(5, kill_once(markers / "killed", signal.SIGKILL)),
+            "t009": AtStep(5, kill_once(markers / "terminated", signal.SIGTERM)),
             "t004": NanAtFirst(),
             **{diverging: AtStep(1, poison) for diverging in DIVERGING},
             "t006": Silent(),
@@ -166,9 +168,10 @@ def test_r1_an_exception_is_tried_once_more_and_then_named(faulty: Outcome) -> N
     assert "on fire" in faulty.runs["t002"].data.tags["tuneyard.reason"]
 
 
-def test_r1_a_killed_trial_goes_on_from_its_checkpoint(faulty: Outcome) -> None:
-    assert [failure.outcome for failure in faulty.state.trials["t003"].failures] == ["error"]
-    history = faulty.history("t003", "val/loss")
+@pytest.mark.parametrize("trial", ["t003", "t009"], ids=["SIGKILL", "SIGTERM"])
+def test_r1_a_killed_trial_goes_on_from_its_checkpoint(faulty: Outcome, trial: str) -> None:
+    assert [failure.outcome for failure in faulty.state.trials[trial].failures] == ["error"]
+    history = faulty.history(trial, "val/loss")
     assert sorted(history) == [2, 4, 6, 8]
     assert all(len(values) == 1 for values in history.values())
 

@@ -373,13 +373,16 @@ def test_the_note_tells_the_best_and_plan_against_truth(make_sweep: MakeSweep, c
         sweep.create(number, heads=number)
         sweep.start(f"t00{number}")
         sweep.reach(f"t00{number}", 0, score)
-    assert "**Best: t01 heads=1**, val/exact_match 0, 1,000 tokens" in told()
+    assert "2 created (2 waiting)" in told()
+    _, children = runs_of(client, sweep)
+    link = f"#/experiments/{children['t001'].info.experiment_id}/runs/{children['t001'].info.run_id}"
+    assert f"**Best: [t01 heads=1]({link})**, val/exact_match 0, 1,000 tokens" in told()
     assert "Trials: 4 asked for, 2 created (2 waiting)\nTokens trained: 2,000" in told()
     sweep.journal.append(WinnerScored("t001", {"test/bleu": 1.25}, "d", "m", sweep.now_ms()))
     sweep.folder.evidence("t001").mkdir(parents=True)
     sweep.journal.append(WinnerRegistered("t001", "dates", 7, "", sweep.now_ms()))
     assert "On the test split, t001: test/bleu 1.25" in told()
-    assert "Registered as dates version 7" in told()
+    assert "Registered as [dates version 7](#/models/dates/versions/7)" in told()
     assert f"`tuneyard sweep show {sweep.folder.sweep_id}`" in told()
     assert str(sweep.folder.path) in told()
 

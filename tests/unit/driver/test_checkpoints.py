@@ -77,7 +77,7 @@ def test_r9_a_damaged_newest_is_skipped_with_a_warning(
     with caplog.at_level(logging.WARNING, "tuneyard_pipelines"):
         assert checkpoints.whole(tmp_path) == [whole]
     assert [record.getMessage() for record in caplog.records if str(newest.path) in record.getMessage()]
-    checkpoints.prune(tmp_path, "max")
+    checkpoints.prune(tmp_path, "max", 9)
     assert not newest.path.exists()
     assert steps(tmp_path) == [10]
 
@@ -92,7 +92,7 @@ def test_a_process_killed_while_it_saves_leaves_nothing_that_counts(tmp_path: Pa
     process.communicate()
     assert checkpoints.whole(tmp_path) == [before]
     assert len(list(folder.iterdir())) == 2
-    checkpoints.prune(tmp_path, "max")
+    checkpoints.prune(tmp_path, "max", 9)
     assert list(folder.iterdir()) == [before.path]
     assert save(tmp_path, 20, 0.9) in checkpoints.whole(tmp_path)
 
@@ -155,8 +155,19 @@ def test_pruning_keeps_the_best_and_the_newest_over_attempts(tmp_path: Path) -> 
     save(tmp_path, 30, None)
     save(tmp_path, 40, 0.2, attempt=2)
     save(tmp_path, 50, None, attempt=3)
-    checkpoints.prune(tmp_path, "max")
+    checkpoints.prune(tmp_path, "max", 9)
     assert steps(tmp_path) == [20, 50]
-    checkpoints.prune(tmp_path, "max")
+    checkpoints.prune(tmp_path, "max", 9)
     assert steps(tmp_path) == [20, 50]
-    checkpoints.prune(tmp_path / "nothing", "max")
+    checkpoints.prune(tmp_path / "nothing", "max", 9)
+
+
+def test_pruning_leaves_what_a_later_attempt_is_writing(tmp_path: Path) -> None:
+    """An orphan of a dead driver may still prune while the next attempt saves."""
+    save(tmp_path, 10, 0.5)
+    half = {attempt: tmp_path / f"a{attempt}" / "checkpoints" / ".00000020.7" for attempt in (1, 2, 3)}
+    for folder in half.values():
+        folder.mkdir(parents=True)
+    checkpoints.prune(tmp_path, "max", 2)
+    assert [attempt for attempt, folder in half.items() if folder.exists()] == [3]
+    assert steps(tmp_path) == [10]

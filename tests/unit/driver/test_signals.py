@@ -1,0 +1,51 @@
+"""R1, R11: what SIGINT and SIGTERM do to a driver, with real signals."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tuneyard_pipelines.sweep import _Signals
+
+BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+@pytest.fixture
+def heard() -> Iterator[list[int]]:
+    """SIGUSR1 as Tune's own handler would hear it."""
+    seen: list[int] = []
+    yield seen
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+
+@BOTH
+def test_r1_r11_under_tune_a_signal_ends_its_run_in_order(number: int, heard: list[int]) -> None:
+    searcher: Any = SimpleNamespace(stopping=False)
+    with _Signals() as signals:
+        signals.searcher = searcher
+        signal.signal(signal.SIGUSR1, lambda got, frame: heard.append(got))
+        signal.raise_signal(number)
+        assert searcher.stopping
+        assert heard == [signal.SIGUSR1]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+
+
+@BOTH
+def test_r1_between_legs_a_signal_raises(number: int, heard: list[int]) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), _Signals():
+        signal.raise_signal(number)
+    assert signal.getsignal(number) == before
+
+
+def test_before_tune_listens_its_signal_is_harmless() -> None:
+    searcher: Any = SimpleNamespace(stopping=False)
+    with _Signals() as signals:
+        signals.searcher = searcher
+        signal.raise_signal(signal.SIGTERM)
+    assert searcher.stopping
