@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from tuneyard import registry, settings
-
-if TYPE_CHECKING:
-    from tuneyard_pipelines.package import Translator
+from tuneyard import registry, settings, sweeps
 from tuneyard_pipelines import tracking
 from tuneyard_pipelines.errors import InputError
 from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.spec import SweepSpec, load
+
+if TYPE_CHECKING:
+    from tuneyard_pipelines.package import Translator
 
 Announce = Callable[[SweepFolder], None]
 
@@ -34,17 +34,20 @@ def run_sweep(
 ) -> SweepFolder:
     """Train a sweep here and now and return its folder; blocks until it has ended.
 
-    `spec`: a path, or a spec that is loaded already. `mlflow`: a tracking URI. `announce` is called once the sweep is
-    accepted. Raises InputError for what is wrong with spec, data or resources, UnreachableError without MLflow; nothing
-    is left behind then.
+    `spec`: a path, read with the `KEY=VALUE` overrides, or a spec that is loaded already. `mlflow`: a tracking URI.
+    `announce` is called once the sweep is accepted. Raises InputError for what is wrong with spec, data or resources,
+    UnreachableError without MLflow; nothing is left behind then.
     """
+    if isinstance(spec, SweepSpec) and overrides:
+        raise InputError(
+            f"overrides: {', '.join(overrides)}: a spec that is loaded already takes none; give them to load, or give "
+            "run_sweep the path of the spec"
+        )
     from tuneyard_pipelines import sweep
 
     accepted = spec if isinstance(spec, SweepSpec) else load(Path(spec), overrides)
-    if isinstance(spec, str | Path) and not overrides:
-        text = Path(spec).read_text(encoding="utf-8-sig")
-    else:  # what was accepted is in no file
-        text = yaml.safe_dump(accepted.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True)
+    values = accepted.model_dump(mode="json", by_alias=True, exclude_none=True)
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
     home = home or settings.find_home()
     uri = settings.tracking_uri(home, mlflow)
     settings.make_home(home)
@@ -69,14 +72,17 @@ def load_model(name: str, *, home: Path | None = None, mlflow: str | None = None
     `NAME` alone is its candidate. Raises InputError when there is none, RefusedError when its files are not those that
     were registered.
     """
-    from tuneyard_pipelines import package
-
     home = home or settings.find_home()
-    if name.startswith("sweep:"):
-        return package.load(_trial_model(home, name))
+    folder, digest = _winner(home, name) if name.startswith("sweep:") else _registered(home, name, mlflow)
+    from tuneyard_pipelines import package  # last: it imports torch, and a wrong name is told without
+
+    return package.load(folder, digest)
+
+
+def _registered(home: Path, name: str, mlflow: str | None) -> tuple[Path, str]:
     uri = settings.tracking_uri(home, mlflow)
-    version = registry.find(tracking.connect(uri), name)
-    return package.load(_download(version, uri), version.tags.get("digest"))
+    version = registry.look_up(uri, name)
+    return _download(version, uri), version.tags["digest"]
 
 
 def _download(version: registry.Version, uri: str) -> Path:
@@ -92,9 +98,12 @@ def _download(version: registry.Version, uri: str) -> Path:
     return Path(folder) / "artifacts" / "model"
 
 
-def _trial_model(home: Path, name: str) -> Path:
+def _winner(home: Path, name: str) -> tuple[Path, str]:
+    """The folder of `sweep:ID/TRIAL` and the digest that its journal holds."""
     sweep_id, _, trial = name.removeprefix("sweep:").partition("/")
-    folder = SweepFolder(home / "sweeps" / sweep_id).model(trial)
-    if not folder.exists():
-        raise InputError(f"{name}: no packaged model in {folder}; only the winner of a sweep is packaged")
-    return folder
+    folder = sweeps.find(home, sweep_id)
+    scored = folder.state().scored
+    if scored is None or scored.trial != trial:
+        there = f"sweep:{folder.sweep_id}/{scored.trial}" if scored else "none, for it has no winner yet"
+        raise InputError(f"{name}: only the winner of a sweep is packaged; this sweep has: {there}")
+    return folder.model(trial), scored.model

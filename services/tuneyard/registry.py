@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuneyard.settings import without_passwords
+from tuneyard_pipelines import tracking
 from tuneyard_pipelines.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,6 +59,24 @@ def versions(client: MlflowClient, name: str) -> list[Version]:
         token = page.token
         if not token:
             return sorted(found, key=lambda v: -v.version)
+
+
+def exists(uri: str) -> bool:
+    """False for an SQLite file that is not there: MLflow would make it, and a read makes nothing."""
+    scheme, _, place = uri.partition(":///")
+    file = place.partition("?")[0]
+    return not (scheme.startswith("sqlite") and file) or Path(file).exists()
+
+
+def nothing_in(uri: str) -> str:
+    return f"no registered models in {without_passwords(uri)}; a sweep with `register: {{name: ...}}` makes one"
+
+
+def look_up(uri: str, model: str) -> Version:
+    """As `find`, in the registry at `uri`. Raises UnreachableError when it does not answer."""
+    if not exists(uri):
+        raise InputError(f"{model}: {nothing_in(uri)}")
+    return find(tracking.connect(uri), model)
 
 
 def find(client: MlflowClient, model: str) -> Version:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from tuneyard_pipelines.errors import InputError
 
 HOME = ".tuneyard"
+_PASSWORD = re.compile(r"(?<=://)([^\s:/@]*):\S*@")
 
 
 def find_home(environment: Mapping[str, str] = os.environ, start: Path | None = None) -> Path:
@@ -49,3 +51,8 @@ def tracking_uri(home: Path, option: str | None, environment: Mapping[str, str] 
             f"{place}: {uri!r} is not a tracking server; use http://HOST:PORT or sqlite:////absolute/path.db"
         )
     return uri
+
+
+def without_passwords(text: str) -> str:
+    """`postgresql://user:secret@host/db` -> `postgresql://user:***@host/db`, wherever it stands in `text`."""
+    return _PASSWORD.sub(r"\1:***@", text)

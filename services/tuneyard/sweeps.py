@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tuneyard.settings import without_passwords
 from tuneyard_pipelines import lease, promotion, tracking
 from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.journal import Header, SweepFolder, SweepState, TrialState
@@ -34,7 +36,10 @@ class Row:
 
 @dataclass(frozen=True)
 class View:
-    """What there is to say about one sweep. `state`: running, finished, failed, interrupted or lost."""
+    """What there is to say about one sweep; passwords are masked.
+
+    `state`: running, finished, failed, interrupted or lost.
+    """
 
     sweep_id: str
     name: str
@@ -86,13 +91,13 @@ class View:
         return facts
 
     def _next(self) -> list[str]:
-        browse = f"mlflow server --backend-store-uri {self.tracking_uri} --port 5000"
-        commands = [] if self.tracking_uri.startswith("http") else [browse]
+        browse = f"mlflow server --backend-store-uri {shlex.quote(self.tracking_uri)} --port 5000"
+        commands = [] if self.tracking_uri.startswith(("http:", "https:", "databricks")) else [browse]
         if self.state in ("interrupted", "lost", "failed"):
             commands.insert(0, f"tuneyard sweep resume {self.sweep_id}")
         if self.model:
             name, _, version = self.model.partition(" version ")
-            commands.append(f"tuneyard model predict {name}/{version} TEXT")
+            commands.append(f"tuneyard model predict {shlex.quote(f'{name}/{version}')} TEXT")
         return commands
 
     def leaderboard_table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
@@ -132,18 +137,18 @@ def look(folder: SweepFolder) -> View:
     warning = ""
     try:
         tracking.reconcile(folder, int(time.time() * 1000))
-    except TuneyardError as cause:
-        warning = str(cause)
+    except (TuneyardError, OSError) as cause:  # a home that cannot be written can still be read
+        warning = without_passwords(str(cause))
     header, state = folder.header(), folder.state()
     return View(
         sweep_id=header.sweep_id,
         name=header.spec.name,
         state=_sweep_state(folder, state),
-        message=state.ended.message if state.ended else "",
+        message=without_passwords(state.ended.message) if state.ended else "",
         created_ms=header.created_ms,
         metric=header.spec.metric,
         folder=str(folder.path),
-        tracking_uri=header.tracking_uri,
+        tracking_uri=without_passwords(header.tracking_uri),
         leaderboard=tuple(_row(trial, header, state) for trial in leaderboard(header, state)),
         asked=header.spec.search.trials,
         test=dict(state.scored.metrics) if state.scored else {},

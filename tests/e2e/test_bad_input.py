@@ -165,6 +165,7 @@ def test_ctrl_c_before_the_sweep_is_accepted_leaves_nothing(cli: Cli, tmp_path: 
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
+    assert errors.endswith("interrupted; nothing was made\n")
     assert "Traceback" not in errors
     assert not (tmp_path / ".tuneyard" / "sweeps").exists()
 

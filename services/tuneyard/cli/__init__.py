@@ -13,6 +13,7 @@ import typer
 
 import tuneyard
 from tuneyard.cli import model, sweep
+from tuneyard.settings import without_passwords
 from tuneyard_pipelines.errors import TuneyardError
 
 TRAIN_EXTRA = {"torch", "pytorch_lightning", "ray", "datasets", "tokenizers", "safetensors", "sacrebleu", "optuna"}
@@ -45,11 +46,11 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line and exit."""
+    """Run the command line and exit. Typer itself turns Ctrl-C into 130 and a closed pipe into 1."""
     try:
         app()
     except TuneyardError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {without_passwords(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
         if error.name not in TRAIN_EXTRA:
@@ -59,12 +60,6 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG):
             raise

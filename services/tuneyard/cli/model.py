@@ -13,7 +13,14 @@ from tuneyard.cli.output import Json, Mlflow, table, when
 from tuneyard_pipelines.errors import InputError
 
 app = typer.Typer(help="List, look at and use registered models.", no_args_is_help=True, rich_markup_mode=None)
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="NAME (its candidate), NAME@ALIAS or NAME/VERSION.")]
+Registered = Annotated[str, typer.Argument(metavar="MODEL", help="NAME (its candidate), NAME@ALIAS or NAME/VERSION.")]
+AnyModel = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="NAME (its candidate), NAME@ALIAS, NAME/VERSION, or sweep:ID/TRIAL (the winner of a sweep).",
+    ),
+]
 
 
 @app.command("list")
@@ -23,11 +30,11 @@ def list_(mlflow: Mlflow = None, as_json: Json = False) -> None:
     from tuneyard_pipelines import tracking
 
     uri = settings.tracking_uri(settings.find_home(), mlflow)
-    found = registry.list_models(tracking.connect(uri))
+    found = registry.list_models(tracking.connect(uri)) if registry.exists(uri) else []
     if as_json:
         print(json.dumps([version.to_dict() for version in found]))
     elif not found:
-        print(f"no registered models in {uri}; a sweep with `register: {{name: ...}}` makes one")
+        print(registry.nothing_in(uri))
     else:
         rows = [
             (
@@ -44,13 +51,11 @@ def list_(mlflow: Mlflow = None, as_json: Json = False) -> None:
 
 
 @app.command()
-def show(model: Model, mlflow: Mlflow = None, as_json: Json = False) -> None:
+def show(model: Registered, mlflow: Mlflow = None, as_json: Json = False) -> None:
     """One version: where it comes from and how it scored."""
     from tuneyard import registry
-    from tuneyard_pipelines import tracking
 
-    uri = settings.tracking_uri(settings.find_home(), mlflow)
-    version = registry.find(tracking.connect(uri), model)
+    version = registry.look_up(settings.tracking_uri(settings.find_home(), mlflow), model)
     if as_json:
         print(json.dumps(version.to_dict()))
         return
@@ -67,9 +72,7 @@ def show(model: Model, mlflow: Mlflow = None, as_json: Json = False) -> None:
 
 @app.command()
 def predict(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="NAME (its candidate), NAME@ALIAS, NAME/VERSION or sweep:ID/TRIAL.")
-    ],
+    model: AnyModel,
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="Without texts: lines of stdin.")
     ] = None,

@@ -9,7 +9,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -42,19 +42,22 @@ STYLES = {"running": "bold cyan", "completed": "green", "waiting": "dim", "stopp
 
 
 @contextlib.contextmanager
-def watching() -> Iterator[Callable[[SweepFolder], None]]:
-    """Gives a function to call with the folder once the sweep is accepted; the screen ends with the context."""
-    console = Console(stderr=False, highlight=False)
+def watching(doing: str) -> Iterator[Callable[[SweepFolder], None]]:
+    """Says what it is `doing` and gives a function to call with the folder once there are trials to watch.
+
+    The screen ends with the context.
+    """
+    console = Console(highlight=False)
     over = threading.Event()
     threads: list[threading.Thread] = []
 
     def announce(folder: SweepFolder) -> None:
-        console.print(f"sweep {folder.sweep_id} in {folder.path}")
+        print(f"sweep {folder.sweep_id} in {folder.path}", flush=True)
         target = _live if console.is_terminal else _lines
         threads.append(threading.Thread(target=target, args=(folder, console, over), name="screen", daemon=True))
         threads[0].start()
 
-    console.print("reading the spec, preparing data, starting Ray ...")
+    print(doing, flush=True)
     try:
         yield announce
     finally:
@@ -64,14 +67,15 @@ def watching() -> Iterator[Callable[[SweepFolder], None]]:
 
 
 class Progress:
-    """The sweep's state with the newest values of trials that are at a leg; `refresh` reads what is new."""
+    """The sweep's state with the newest value of each of its trials' metrics; `refresh` reads what is new."""
 
-    def __init__(self, folder: SweepFolder) -> None:
-        self.folder, self.header = folder, folder.header()
+    def __init__(self, folder: SweepFolder, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self.folder, self.header, self._clock_s = folder, folder.header(), clock_s
         self.state = SweepState()
         self.latest: dict[str, dict[str, MetricValue]] = {}
         self._tail = Tail(folder.journal)
         self._readers: dict[str, MetricReader] = {}
+        self._read: set[str] = set()
         self._expected = plan(self.header.spec).expected_tokens
         self._began: tuple[float, int] | None = None
 
@@ -80,11 +84,13 @@ class Progress:
         for event in events:
             self.state = self.state.after(event)
         for trial in self.state.trials.values():
-            if trial.outcome is None or trial.id not in self.latest:
+            if trial.id not in self._read:
                 reader = self._readers.setdefault(trial.id, MetricReader(self.folder, trial.id))
                 self.latest.setdefault(trial.id, {}).update({m.key: m for m in reader.new(self.state)})
+            if trial.outcome is not None:
+                self._read.add(trial.id)
         if self._began is None and any(trial.running for trial in self.state.trials.values()):
-            self._began = (time.monotonic(), self.tokens)
+            self._began = (self._clock_s(), self.tokens)
         return events
 
     @property
@@ -101,33 +107,38 @@ class Progress:
             return None
         since, tokens = self._began
         done = self.tokens - tokens
-        elapsed_s = time.monotonic() - since
+        elapsed_s = self._clock_s() - since
         return max(0.0, self._expected - self.tokens) * elapsed_s / done if done > 0 and elapsed_s > 5 else None
 
 
-def render(progress: Progress) -> Group:
-    """The table of trials, and under it the best so far and the time left."""
+def render(progress: Progress, height: int) -> Group:
+    """The best so far and the time left, and under it the table of trials, on at most `height` lines.
+
+    Trials that run are shown before others that there is no room for.
+    """
     header, state = progress.header, progress.state
     keys = list(header.spec.ranges)
     grid = Table(expand=False, box=None, pad_edge=False, header_style="bold")
-    grid.add_column("trial")
-    for key in keys:
-        grid.add_column(short_name(key), justify="right")
-    for name in ("tokens", "train/loss", header.spec.metric):
-        grid.add_column(name, justify="right")
-    grid.add_column("state")
+    grid.add_column("trial", no_wrap=True)
+    for name in (*map(short_name, keys), "tokens", "train/loss", header.spec.metric):
+        grid.add_column(name, justify="right", no_wrap=True)
+    grid.add_column("state", no_wrap=True)
     best = tracking.leader(header, state)
-    for trial in sweeps.leaderboard(header, state):
+    trials = sweeps.leaderboard(header, state)
+    shown = _fitting(trials, height - 2)
+    for trial in shown:
         grid.add_row(
             trial.id,
             *(_short(trial.point[key]) for key in keys),
             f"{progress.trial_tokens(trial):,}",
             _value(progress, trial, "train/loss"),
-            _value(progress, trial, header.spec.metric),
+            f"{trial.score:.4f}" if trial.score is not None else _value(progress, trial, header.spec.metric),
             Text(trial.state, style=STYLES.get(trial.state, "red")),
             style="bold" if best is not None and trial.id == best.id else "",
         )
-    return Group(grid, Text(_summary(progress, best), style="dim"))
+    hidden = len(trials) - len(shown)
+    more = [Text(f"... and {hidden} more", style="dim")] if hidden else []
+    return Group(Text(_summary(progress, best), style="dim", no_wrap=True, overflow="ellipsis"), grid, *more)
 
 
 def line(event: Event, header: Header, state: SweepState) -> str | None:
@@ -156,7 +167,7 @@ def _live(folder: SweepFolder, console: Console, over: threading.Event) -> None:
     with Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
         while not over.wait(REFRESH_S):
             progress.refresh()
-            live.update(render(progress), refresh=True)
+            live.update(render(progress, console.height), refresh=True)
 
 
 def _lines(folder: SweepFolder, console: Console, over: threading.Event) -> None:
@@ -171,10 +182,18 @@ def _lines(folder: SweepFolder, console: Console, over: threading.Event) -> None
     sys.stdout.flush()
 
 
+def _fitting(trials: Sequence[TrialState], rows: int) -> list[TrialState]:
+    """In the same order: all of them, or so many that a line is left to say how many more there are."""
+    if len(trials) <= rows:
+        return list(trials)
+    first = {trial.id for trial in sorted(trials, key=lambda trial: not trial.running)[: max(0, rows - 1)]}
+    return [trial for trial in trials if trial.id in first]
+
+
 def _summary(progress: Progress, best: TrialState | None) -> str:
     said = [f"{progress.tokens:,} tokens"]
     if best is not None and best.score is not None:
-        said.insert(0, f"best so far {best.name} {progress.header.spec.metric} {best.score:.4f}")
+        said.insert(0, f"best so far {best.id} {progress.header.spec.metric} {best.score:.4f}")
     left_s = progress.left_s()
     if left_s is not None:
         said.append(f"about {int(left_s) // 60}:{int(left_s) % 60:02d} left")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tuneyard import settings
 from tuneyard.cli.output import Json, Mlflow, table, when
 from tuneyard_pipelines.errors import InputError, TuneyardError
+
+if TYPE_CHECKING:
+    from tuneyard_pipelines.journal import SweepFolder
 
 app = typer.Typer(help="Plan, train and look at sweeps.", no_args_is_help=True, rich_markup_mode=None)
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="A sweep's YAML file.")]
@@ -25,29 +30,40 @@ def run(spec: Spec, overrides: Set = [], mlflow: Mlflow = None) -> None:  # noqa
     from tuneyard_pipelines.plan import runnable
     from tuneyard_pipelines.spec import load
 
-    # What is wrong with the file is said before the seconds that the imports below take.
-    runnable(load(spec, overrides), file=str(spec))
-    from tuneyard.cli.screen import watching
+    accepted: list[SweepFolder] = []
 
-    with watching() as announce:
-        from tuneyard.local import run_sweep
+    def announce(folder: SweepFolder) -> None:
+        accepted.append(folder)
+        show_progress(folder)
 
-        folder = run_sweep(spec, mlflow=mlflow, overrides=overrides, announce=announce)
+    with _interruptible(accepted):
+        # What is wrong with the file is said before the seconds that the imports below take.
+        loaded = load(spec, overrides)
+        planned = runnable(loaded, file=str(spec))
+        if any(planned.broken_rules.values()):
+            print("\n".join(line for line in planned.lines() if line.startswith(("points", " "))))
+        from tuneyard.cli.screen import watching
+
+        with watching("preparing data, starting Ray ...") as show_progress:
+            from tuneyard.local import run_sweep
+
+            folder = run_sweep(loaded, mlflow=mlflow, announce=announce)
     _finish(folder)
 
 
 @app.command()
 def resume(sweep_id: Id) -> None:
     """Go on with what is unfinished in a sweep."""
-    from tuneyard.cli.screen import watching
     from tuneyard.sweeps import find
-    from tuneyard_pipelines.journal import SweepFolder
 
-    folder: SweepFolder = find(settings.find_home(), sweep_id)
-    with watching() as announce:
-        from tuneyard.local import resume_sweep
+    folder = find(settings.find_home(), sweep_id)
+    with _interruptible([folder]):
+        from tuneyard.cli.screen import watching
 
-        resume_sweep(folder, announce=announce)
+        with watching("reading what is done, starting Ray ...") as announce:
+            from tuneyard.local import resume_sweep
+
+            resume_sweep(folder, announce=announce)
     _finish(folder)
 
 
@@ -124,7 +140,18 @@ def trials(sweep_id: Id, as_json: Json = False) -> None:
         table(*view.leaderboard_table())
 
 
-def _finish(folder: Any) -> None:
+@contextlib.contextmanager
+def _interruptible(accepted: Sequence[SweepFolder]) -> Iterator[None]:
+    """Says at Ctrl-C what is left; while trials train, the driver catches it and ends them in order."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        left = f"go on with: tuneyard sweep resume {accepted[0].sweep_id}" if accepted else "nothing was made"
+        print(f"interrupted; {left}", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def _finish(folder: SweepFolder) -> None:
     """The last screen of a sweep; exit 1 when nothing came of it, 130 when it was interrupted."""
     from tuneyard import sweeps
 

@@ -1,0 +1,155 @@
+"""`tuneyard model`: what a real registry shows, what predicts, and that a read of nothing makes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from driven_sweep import DrivenSweep
+
+from tuneyard import local, registry
+from tuneyard_pipelines import package, tracking
+from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.journal import WinnerScored
+
+Cli = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database with two versions of `dates`: 1 is the champion and scored zero, 2 is the candidate."""
+    folder = tmp_path_factory.mktemp("registry")
+    client = tracking.connect(uri := f"sqlite:///{folder / 'mlflow.db'}")
+    client.create_registered_model("dates")
+    for score in ("0.0", "0.9"):
+        tags = {"tuneyard.metric": "val/exact_match", "tuneyard.score": score, "team": "nlp"}
+        client.create_model_version("dates", f"file:{folder}", description="of sweep 5eed0001", tags=tags)
+    client.set_registered_model_alias("dates", "champion", "1")
+    client.set_registered_model_alias("dates", "candidate", "2")
+    return uri
+
+
+def test_the_list_has_every_version_newest_first(cli: Cli, uri: str) -> None:
+    done = cli("model", "list", "--mlflow", uri)
+    head, *rows = [text.split()[:5] for text in done.out.splitlines()]
+    assert head == ["model", "version", "aliases", "metric", "score"]
+    assert rows == [
+        ["dates", "2", "candidate", "val/exact_match", "0.9"],
+        ["dates", "1", "champion", "val/exact_match", "0.0"],
+    ]
+    listed = json.loads(cli("model", "list", "--mlflow", uri, "--json").out)
+    assert [(v["version"], v["aliases"], v["tags"]["score"]) for v in listed] == [
+        (2, ["candidate"], "0.9"),
+        (1, ["champion"], "0.0"),
+    ]
+
+
+@pytest.mark.parametrize(("model", "version"), [("dates", 2), ("dates@champion", 1), ("dates/1", 1)])
+def test_a_model_is_shown_by_name_alias_or_version(cli: Cli, uri: str, model: str, version: int) -> None:
+    shown = cli("model", "show", model, "--mlflow", uri).out
+    assert f"dates/{version}\n" in shown
+    assert "of sweep 5eed0001" in shown
+    assert json.loads(cli("model", "show", model, "--mlflow", uri, "--json").out)["version"] == version
+
+
+def test_a_version_that_is_not_there_is_told_with_what_is(cli: Cli, uri: str) -> None:
+    done = cli("model", "show", "dates/7", "--mlflow", uri)
+    assert (done.code, done.err) == (
+        2,
+        "error: dates/7: dates has no version 7; versions: 2, 1; aliases: candidate, champion\n",
+    )
+
+
+@pytest.mark.parametrize("command", ["show", "predict"])
+def test_what_may_stand_for_a_model_is_in_the_help(cli: Cli, command: str) -> None:
+    said = " ".join(cli("model", command, "--help").out.split())
+    assert "NAME (its candidate), NAME@ALIAS" in said
+    assert "NAME/VERSION" in said
+    assert ("sweep:ID/TRIAL" in said) == (command == "predict")
+
+
+def test_a_read_of_a_database_that_is_not_there_makes_nothing(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "connect", lambda uri: pytest.fail("MLflow would make its database"))
+    place = f"no registered models in sqlite:///{tmp_path / '.tuneyard' / 'mlflow.db'}; a sweep with `register: "
+    listed = cli("model", "list")
+    assert (listed.code, listed.out.startswith(place)) == (0, True)
+    assert cli("model", "list", "--json").out == "[]\n"
+    for words in (["show", "dates"], ["predict", "dates", "text"]):
+        refused = cli("model", *words)
+        assert refused.code == 2
+        assert refused.err.startswith(f"error: dates: {place}")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "there"),
+    [
+        ("sqlite:///absent.db", False),
+        ("sqlite+pysqlite:///absent.db?timeout=5", False),
+        ("sqlite:////", True),
+        ("http://localhost:5000", True),
+        ("postgresql://localhost/mlflow", True),
+    ],
+)
+def test_only_an_sqlite_file_can_be_missing(uri: str, there: bool) -> None:
+    assert registry.exists(uri) is there
+
+
+class Upper:
+    def predict(self, texts: list[str]) -> list[str]:
+        return [text.upper() for text in texts]
+
+
+@pytest.fixture
+def upper(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every model writes in capitals; gives the names that were asked for."""
+    asked: list[str] = []
+
+    def load(name: str, *, mlflow: str | None = None) -> Upper:
+        asked.append(name)
+        return Upper()
+
+    monkeypatch.setattr(local, "load_model", load)
+    return asked
+
+
+def test_predictions_of_stdin_are_a_line_each_and_of_texts_beside_them(cli: Cli, upper: list[str]) -> None:
+    assert cli("model", "predict", "dates@champion", stdin="à\r\n\nb c\n").out == "À\n\nB C\n"
+    assert cli("model", "predict", "dates", "à", "b").out == "à\tÀ\nb\tB\n"
+    answer = cli("model", "predict", "dates", "--json", stdin="à\n").out
+    assert "À" in answer
+    assert json.loads(answer) == [{"text": "à", "prediction": "À"}]
+    assert upper == ["dates@champion", "dates", "dates"]
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str | None]]:
+    """Which folders were loaded, and the digests that they had to have."""
+    calls: list[tuple[Path, str | None]] = []
+    monkeypatch.setattr(package, "load", lambda folder, expected=None: calls.append((folder, expected)))
+    return calls
+
+
+def test_the_winner_of_a_sweep_is_held_against_the_digest_in_its_journal(
+    make_sweep: Callable[..., DrivenSweep], tmp_path: Path, loaded: list[tuple[Path, str | None]]
+) -> None:
+    sweep, home = make_sweep(), tmp_path / ".tuneyard"
+    sweep.create(1)
+    sweep.create(2)
+    with pytest.raises(InputError, match=r"sweep:5eed/t002: only the winner .* has: none, for it has no winner yet"):
+        local.load_model("sweep:5eed/t002", home=home)
+    sweep.journal.append(WinnerScored("t002", {}, "evidence", "digest-of-the-model", 5))
+    for trial in ("t001", "", "../t002", "t002/../t002"):
+        with pytest.raises(InputError, match=r"only the winner .* has: sweep:5eed0001/t002"):
+            local.load_model(f"sweep:5eed/{trial}", home=home)
+    for sweep_id in ("..", "../sweeps/5eed0001", "", "beef"):
+        with pytest.raises(InputError, match=r"not in .*; there are: 5eed0001|only the winner"):
+            local.load_model(f"sweep:{sweep_id}/t002", home=home)
+    assert loaded == []
+    local.load_model("sweep:5eed/t002", home=home)
+    assert loaded == [(sweep.folder.model("t002"), "digest-of-the-model")]

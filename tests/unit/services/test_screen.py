@@ -1,0 +1,205 @@
+"""A running sweep on screen: what a hand-made folder shows, on how many lines, and the line of each event."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+from driven_sweep import DrivenSweep
+from rich.console import Console
+
+from tuneyard.cli.screen import Progress, line, render, watching
+from tuneyard_pipelines.journal import (
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    LegEnded,
+    LegFailed,
+    LegStarted,
+    TrialCreated,
+    TrialEnded,
+    WinnerRegistered,
+    WinnerScored,
+)
+
+MakeSweep = Callable[..., DrivenSweep]
+
+
+def shown(progress: Progress, *, height: int = 24, width: int = 80) -> list[str]:
+    """The screen's lines; nothing in them was cut or broken by the terminal's width unless it says so."""
+    progress.refresh()
+    console = Console(file=io.StringIO(), width=width, height=height)
+    console.print(render(progress, height))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert all(len(text) <= width for text in lines)
+    return [text.rstrip() for text in lines]
+
+
+def row(lines: list[str], trial: str) -> list[str]:
+    return next(text.split() for text in lines if text.startswith(trial))
+
+
+def test_running_completed_and_failed_trials_are_a_line_each_under_the_best(make_sweep: MakeSweep) -> None:
+    sweep = make_sweep()
+    for number, heads in ((1, 1), (2, 2), (3, 4), (4, 8)):
+        sweep.create(number, heads)
+    for number, trial in enumerate(("t001", "t002", "t003")):
+        sweep.start(trial)
+        sweep.measure(trial, 10, {"train/loss": 1.5 - number, "train/tokens": 990, "val/exact_match": 0.2})
+    sweep.reach("t001", 2, 0.75)
+    sweep.end("t001", "completed")
+    sweep.fail("t002", 0, "diverged", "loss is nan")
+    sweep.end("t002", "diverged", "loss is nan")
+
+    lines = shown(Progress(sweep.folder))
+    assert lines[0] == "best so far t001 val/exact_match 0.7500   2,980 tokens"
+    assert lines[1].split() == ["trial", "heads", "tokens", "train/loss", "val/exact_match", "state"]
+    assert row(lines, "t001") == ["t001", "1", "1,000", "1.5000", "0.7500", "completed"]
+    assert row(lines, "t002") == ["t002", "2", "990", "0.5000", "0.2000", "diverged"]
+    assert row(lines, "t003") == ["t003", "4", "990", "-0.5000", "0.2000", "running"]
+    assert row(lines, "t004") == ["t004", "8", "0", "waiting"]
+    assert [text[:4] for text in lines[2:]] == ["t001", "t002", "t003", "t004"]
+
+
+def test_a_trial_is_shown_with_the_score_that_it_is_ordered_by(make_sweep: MakeSweep) -> None:
+    sweep = make_sweep()
+    sweep.create(1)
+    sweep.start("t001")
+    sweep.measure("t001", 5, {"val/exact_match": 0.8})
+    sweep.measure("t001", 10, {"val/exact_match": 0.6})
+    assert row(shown(Progress(sweep.folder)), "t001")[-2:] == ["0.6000", "running"], (
+        "the newest while there is no score"
+    )
+    sweep.reach("t001", 0, 0.8)
+    assert row(shown(Progress(sweep.folder)), "t001")[-2:] == ["0.8000", "waiting"], "then the best"
+
+
+def test_what_a_trial_wrote_last_is_read_after_its_end(make_sweep: MakeSweep) -> None:
+    sweep = make_sweep()
+    sweep.create(1)
+    sweep.start("t001")
+    sweep.measure("t001", 5, {"train/loss": 2.0, "val/exact_match": 0.1})
+    progress = Progress(sweep.folder)
+    assert row(shown(progress), "t001")[-3:] == ["2.0000", "0.1000", "running"]
+    sweep.measure("t001", 10, {"train/loss": 1.0, "val/exact_match": 0.3})
+    sweep.fail("t001", 0, "stalled", "no step for 600 s")
+    sweep.end("t001", "stalled", "no step for 600 s")
+    assert row(shown(progress), "t001")[-3:] == ["1.0000", "0.3000", "stalled"]
+
+
+def test_r17_zero_and_negative_scores_are_values(make_sweep: MakeSweep) -> None:
+    sweep = make_sweep()
+    for number, score in ((1, -0.5), (2, 0.0), (3, None)):
+        trial = sweep.create(number)
+        sweep.start(trial)
+        sweep.reach(trial, 0, score)
+    lines = shown(Progress(sweep.folder))
+    assert lines[0].startswith("best so far t002 val/exact_match 0.0000")
+    assert [text.split()[0] for text in lines[2:]] == ["t002", "t001", "t003"]
+    assert row(lines, "t002")[-2:] == ["0.0000", "waiting"]
+    assert row(lines, "t001")[-2:] == ["-0.5000", "waiting"]
+    assert row(lines, "t003")[-2:] == ["1,000", "waiting"]
+
+
+@pytest.mark.parametrize(("height", "rows", "hidden"), [(40, 30, 0), (32, 30, 0), (31, 28, 2), (20, 17, 13)])
+def test_a_long_table_keeps_the_best_and_what_runs_and_says_how_many_more(
+    make_sweep: MakeSweep, height: int, rows: int, hidden: int
+) -> None:
+    sweep = make_sweep("search.trials=30")
+    for number in range(1, 31):
+        trial = sweep.create(number)
+        sweep.start(trial)
+        if number <= 28:
+            sweep.reach(trial, 0, number / 100)
+    lines = shown(Progress(sweep.folder), height=height)
+    assert lines[0].startswith("best so far t028")
+    trials = [text[:4] for text in lines if text.startswith("t0")]
+    assert trials[:2] == ["t028", "t027"]
+    assert trials[-2:] == ["t029", "t030"], "these run"
+    assert len(trials) == rows
+    assert len(lines) <= height
+    assert (lines[-1] == f"... and {hidden} more") == bool(hidden)
+
+
+def test_many_keys_on_80_columns_are_still_a_line_a_trial(make_sweep: MakeSweep) -> None:
+    sweep = make_sweep("training.learning_rate=[0.0012345, 0.002]", "model.positions=[sinusoidal, learned]")
+    point = {"model.num_heads": 8, "model.positions": "sinusoidal", "training.learning_rate": 0.0012345}
+    for number in (1, 2):
+        sweep.journal.append(TrialCreated(f"t00{number}", number, f"t0{number}", point, 1))
+        sweep.reach(f"t00{number}", 2, 0.5)
+        sweep.end(f"t00{number}", "stopped_early")
+    lines = shown(Progress(sweep.folder))
+    assert [text[:4] for text in lines[2:]] == ["t001", "t002"]
+
+
+def test_the_time_left_is_what_this_attempt_has_shown(make_sweep: MakeSweep) -> None:
+    sweep, now_s = make_sweep(), [100.0]
+    sweep.create(1)
+    progress = Progress(sweep.folder, clock_s=lambda: now_s[0])
+    progress.refresh()
+    assert progress.left_s() is None, "nothing runs yet"
+    sweep.start("t001")
+    sweep.measure("t001", 1, {"train/tokens": 100})
+    progress.refresh()
+    now_s[0] = 110.0
+    assert progress.left_s() is None, "nothing was trained since"
+    sweep.measure("t001", 2, {"train/tokens": 300})
+    progress.refresh()
+    expected = progress._expected
+    assert expected is not None
+    assert progress.left_s() == pytest.approx((expected - 300) * 10 / 200)
+    left_s = int(progress.left_s() or 0)
+    assert shown(progress)[0].endswith(f"about {left_s // 60}:{left_s % 60:02d} left")
+    sweep.measure("t001", 3, {"train/tokens": 10**9})
+    progress.refresh()
+    assert progress.left_s() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (AttemptStarted(2, 5, "node-2", {}, {}), "attempt 2 on node-2"),
+        (LegStarted("t001", 1, 0, 5), "t01 heads=2: training to 11% of the budget"),
+        (LegEnded("t001", 1, 0, 0.1, 1234, 5, 0.0, {}, 5), "t01 heads=2: val/exact_match 0.0000 at 1,234 tokens"),
+        (
+            LegEnded("t001", 1, 0, 0.1, 1234, 5, None, {}, 5),
+            "t01 heads=2: val/exact_match no finite score at 1,234 tokens",
+        ),
+        (LegFailed("t001", 1, 0, "diverged", "loss is nan", 5), "t01 heads=2: diverged loss is nan"),
+        (TrialEnded("t001", "completed", "", 5), "t01 heads=2: completed"),
+        (
+            WinnerScored("t001", {"test/loss": 0.5, "test/bleu": 20.0}, "e", "m", 5),
+            "t01 heads=2: test/bleu 20.0000, test/loss 0.5000",
+        ),
+        (
+            WinnerRegistered("t001", "dates", 3, "candidate stays at 2", 5),
+            "registered dates version 3; candidate stays at 2",
+        ),
+        (TrialCreated("t002", 2, "t02", {}, 5), None),
+        (AttemptEnded(1, "finished", "", 5), None),
+    ],
+)
+def test_an_event_is_one_line_or_none(make_sweep: MakeSweep, event: Event, said: str | None) -> None:
+    sweep = make_sweep()
+    sweep.create(1)
+    header, state = sweep.folder.header(), sweep.folder.state()
+    assert line(event, header, state.after(event)) == said
+
+
+def test_without_a_terminal_every_event_until_the_end_is_printed(
+    make_sweep: MakeSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = make_sweep()
+    with watching("going on ...") as announce:
+        announce(sweep.folder)
+        sweep.create(1)
+        sweep.start("t001")
+        sweep.reach("t001", 0, 0.5)
+    assert capsys.readouterr().out.splitlines() == [
+        "going on ...",
+        f"sweep 5eed0001 in {sweep.folder.path}",
+        "attempt 1 on node-1",
+        "t01 heads=2: training to 11% of the budget",
+        "t01 heads=2: val/exact_match 0.5000 at 1,000 tokens",
+    ]

@@ -1,0 +1,221 @@
+"""`tuneyard sweep` in this process: what it prints of hand-made folders, and what it says before it trains."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from driven_sweep import SPEC, DrivenSweep
+
+from tuneyard import local, settings, sweeps
+from tuneyard_pipelines import spec, sweep
+from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.journal import SweepFolder, WinnerRegistered
+from tuneyard_pipelines.spec import SweepSpec
+
+Cli = Callable[..., SimpleNamespace]
+MakeSweep = Callable[..., DrivenSweep]
+SECRET = "postgresql+psycopg2://user:s3cr3t@host:5432/mlflow"
+
+
+def closed(made: DrivenSweep) -> DrivenSweep:
+    """Two trials, one scored zero; interrupted, and MLflow knows everything."""
+    for number in (1, 2):
+        made.start(made.create(number))
+    made.reach("t001", 0, 0.0)
+    made.close("interrupted", "stopped by a signal")
+    (made.folder.path / "shipped").write_text("1")
+    return made
+
+
+def test_show_and_trials_and_list_print_the_sweep(cli: Cli, make_sweep: MakeSweep) -> None:
+    made = closed(make_sweep())
+    shown = cli("sweep", "show", "5eed")
+    assert [text.split(maxsplit=1) for text in shown.out.splitlines()] == [
+        ["sweep", "5eed0001 (dates), interrupted"],
+        ["trials", "2 cancelled"],
+        ["why", "stopped by a signal"],
+        ["best", "t001 val/exact_match 0"],
+        ["folder", str(made.folder.path)],
+        ["runs", "experiment 'dates' in http://127.0.0.1:9"],
+        ["next", "tuneyard sweep resume 5eed0001"],
+    ]
+    trials = cli("sweep", "trials", "5eed").out
+    assert [text.split() for text in trials.splitlines()] == [
+        ["trial", "heads", "tokens", "val/exact_match", "state"],
+        ["t001", "2", "1,000", "0.0000", "cancelled"],
+        ["t002", "2", "0", "cancelled"],
+    ]
+    assert [row["score"] for row in json.loads(cli("sweep", "trials", "5eed", "--json").out)] == [0.0, None]
+    assert json.loads(cli("sweep", "show", "5eed", "--json").out)["state"] == "interrupted"
+
+
+def test_the_list_warns_of_a_damaged_folder_and_shows_the_others(cli: Cli, make_sweep: MakeSweep) -> None:
+    closed(make_sweep())
+    damaged = make_sweep(sweep_id="bad00001").folder
+    (damaged.path / "sweep.json").write_text("{")
+    listed = cli("sweep", "list")
+    assert listed.code == 0
+    assert [text.split()[0] for text in listed.out.splitlines()] == ["id", "5eed0001"]
+    assert listed.err.startswith(f"warning: {damaged.path}: sweep.json cannot be read")
+    assert [view["sweep_id"] for view in json.loads(cli("sweep", "list", "--json").out)] == ["5eed0001"]
+    assert cli("sweep", "show", "bad").code == 2
+
+
+def test_a_sweep_in_a_home_that_cannot_be_written_is_shown_with_a_warning(cli: Cli, make_sweep: MakeSweep) -> None:
+    made = make_sweep()
+    (made.folder.path / "lease.lock").mkdir()  # as root, a folder of mode 0500 can be written
+    shown = cli("sweep", "show", "5eed")
+    assert shown.code == 0
+    assert "5eed0001 (dates), lost" in shown.out
+    assert "warning" in shown.out
+    assert "lease.lock" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("uri", "browse"),
+    [
+        ("sqlite:////home/a b/mlflow.db", "mlflow server --backend-store-uri 'sqlite:////home/a b/mlflow.db'"),
+        ("https://mlflow.example.org", None),
+        ("databricks", None),
+        ("databricks://profile", None),
+    ],
+)
+def test_the_next_steps_can_be_typed_as_they_stand(make_sweep: MakeSweep, uri: str, browse: str | None) -> None:
+    made = closed(make_sweep(uri=uri))
+    made.journal.append(WinnerRegistered("t001", "our dates", 3, "candidate is 3", 5))
+    commands = [value for label, value in sweeps.look(made.folder).facts() if label == "next"]
+    assert [command for command in commands if command.startswith("mlflow")] == (
+        [f"{browse} --port 5000"] if browse else []
+    )
+    assert shlex.split(commands[-1]) == ["tuneyard", "model", "predict", "our dates/3", "TEXT"]
+
+
+def test_a_password_is_never_shown(cli: Cli, make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make_sweep(uri=SECRET)
+    made.close("failed", f"MLflow at {SECRET} did not take the model")
+    masked = "postgresql+psycopg2://user:***@host:5432/mlflow"
+    warned = cli("sweep", "show", "5eed")  # reconciling fails: no such driver or host
+    assert "warning" in warned.out
+    said = [warned]
+    (made.folder.path / "shipped").write_text("1")
+    said += [cli("sweep", command, *words) for command, *words in (("show", "5eed"), ("list", "--json"))]
+    said.append(cli("model", "list", "--mlflow", SECRET))
+    said.append(cli("model", "list", "--mlflow", SECRET.replace("postgresql", "oracle")))
+    assert [done.code for done in said] == [0, 0, 0, 3, 2]
+    for done in said:
+        assert "s3cr3t" not in done.out + done.err
+        assert masked in (done.out + done.err).replace("oracle", "postgresql")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("at http://u:p@ss/w@h:1/x: no", "at http://u:***@h:1/x: no"),
+        ("postgresql://:p@h/d", "postgresql://:***@h/d"),
+        ("http://token@h:5000 and a:b@c", "http://token@h:5000 and a:b@c"),
+        ("http://h:5000, mail a@b", "http://h:5000, mail a@b"),
+        ("sqlite:////a:b@c.db", "sqlite:////a:b@c.db"),
+    ],
+)
+def test_a_password_is_masked_in_any_text(text: str, shown: str) -> None:
+    assert settings.without_passwords(text) == shown
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SweepSpec, str]]:
+    """No sweep runs; gives spec and text of those that would, up to where they would be accepted."""
+    calls: list[tuple[SweepSpec, str]] = []
+
+    def run(accepted: SweepSpec, text: str, *, announce: Callable[[SweepFolder], None], **where: Any) -> SweepFolder:
+        calls.append((accepted, text))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "run", run)
+    return calls
+
+
+def spec_file(folder: Path) -> str:
+    (folder / "spec.yaml").write_text(SPEC)
+    return "spec.yaml"
+
+
+@pytest.mark.parametrize("width", [16, 20])
+def test_points_that_break_a_rule_are_told_before_training(
+    cli: Cli, tmp_path: Path, trained: list[tuple[SweepSpec, str]], width: int
+) -> None:
+    done = cli("sweep", "run", spec_file(tmp_path), "--set", f"model.d_model={width}")
+    told = [text for text in done.out.splitlines() if "points" in text or "break" in text]
+    broken = ["points     4, 3 feasible", "           1 break d_model % num_heads == 0"]
+    assert told == ([] if width == 16 else broken)
+    assert len(trained) == 1
+
+
+def test_the_spec_is_read_once_and_kept_as_it_was_accepted(
+    cli: Cli, tmp_path: Path, trained: list[tuple[SweepSpec, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    opening = Path.open
+
+    def counted(path: Path, *arguments: Any, **options: Any) -> Any:
+        opened.append(path.name)
+        return opening(path, *arguments, **options)
+
+    file = spec_file(tmp_path)
+    monkeypatch.setattr(Path, "open", counted)
+    cli("sweep", "run", file, "--set", "model.dropout=0.2")
+    assert opened.count("spec.yaml") == 1
+    ((accepted, text),) = trained
+    assert accepted == spec.parse(SPEC, file="spec.yaml", overrides=["model.dropout=0.2"])
+    assert spec.parse(text, file="spec.yaml") == accepted
+    assert yaml.safe_load(text)["model"]["num_heads"] == [1, 2, 4, 8]
+
+
+def test_a_loaded_spec_takes_no_overrides(tmp_path: Path, trained: list[tuple[SweepSpec, str]]) -> None:
+    loaded = spec.parse(SPEC, file="spec.yaml")
+    with pytest.raises(InputError, match=r"overrides: seed=2: a spec that is loaded already takes none"):
+        local.run_sweep(loaded, home=tmp_path, overrides=["seed=2"])
+    assert trained == []
+    spec_file(tmp_path)
+    for given in (tmp_path / "spec.yaml", str(tmp_path / "spec.yaml")):
+        with pytest.raises(KeyboardInterrupt):
+            local.run_sweep(given, home=tmp_path, overrides=["seed=2"])
+    assert [accepted.seed for accepted, _ in trained] == [2, 2]
+
+
+def test_ctrl_c_says_whether_there_is_a_sweep_to_go_on_with(
+    cli: Cli, tmp_path: Path, make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_sweep().folder
+    go_on = "interrupted; go on with: tuneyard sweep resume 5eed0001\n"
+
+    def interrupted(announced: Sequence[SweepFolder]) -> Callable[..., None]:
+        def stand_in(*given: object, announce: Callable[[SweepFolder], None], **where: object) -> None:
+            for accepted in announced:
+                announce(accepted)
+            raise KeyboardInterrupt
+
+        return stand_in
+
+    file = spec_file(tmp_path)
+    for announced, said in (([], "interrupted; nothing was made\n"), ([folder], go_on)):
+        monkeypatch.setattr(local, "run_sweep", interrupted(announced))
+        done = cli("sweep", "run", file)
+        assert (done.code, done.err) == (130, said)
+    monkeypatch.setattr(local, "resume_sweep", interrupted([]))
+    done = cli("sweep", "resume", "5e")
+    assert (done.code, done.err) == (130, go_on)
+    assert "reading the spec" not in done.out
+    assert "preparing data" not in done.out
+
+
+def test_a_wrong_option_is_the_users_input(cli: Cli) -> None:
+    done = cli("sweep", "show")
+    assert done.code == 2
+    assert "Missing argument 'ID'" in done.err
