@@ -1,6 +1,7 @@
 """Scaled dot-product attention, its masks, and multi-head attention over keys and values that are passed in.
 
-B batch, T query length, S key length, D model width, H heads, K head width. A mask is true where a query may look.
+B batch, N rows chosen from a batch, T query length, S key length, D model width, H heads, K head width. A mask is true
+where a query may look.
 """
 
 from __future__ import annotations

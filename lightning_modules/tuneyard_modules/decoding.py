@@ -1,6 +1,6 @@
 """Turning a model that predicts one token at a time into texts; any model that can start and step will do.
 
-B batch, S source length, T target length, V vocabulary.
+B batch, N rows chosen from a batch, S source length, T target length, V vocabulary.
 """
 
 from __future__ import annotations

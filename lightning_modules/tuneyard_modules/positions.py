@@ -1,6 +1,6 @@
 """Where a token stands, as vectors to add to its embedding: sinusoidal or learned.
 
-T length, D model width.
+T length, D model width, I frequencies: pairs of places, D / 2.
 """
 
 from __future__ import annotations

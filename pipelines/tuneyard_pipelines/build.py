@@ -1,4 +1,4 @@
-"""A point's network and its training objective: where configuration becomes modules."""
+"""A point's network: where configuration becomes modules."""
 
 from __future__ import annotations
 

@@ -192,6 +192,7 @@ def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, si
                 num_samples=-1,
                 max_concurrent_trials=min(spec.search.max_concurrent_trials or slots, slots),
                 reuse_actors=True,
+                trial_dirname_creator=lambda trial: str(trial.trial_id),  # Tune's own would hold the point's values
             ),
             run_config=tune.RunConfig(
                 name=f"a{journal.state.attempt}",

@@ -53,7 +53,7 @@ class Watchdog:
 
     def _watch_memory(self) -> None:
         process = psutil.Process()
-        while not self._over.wait(LOOK_S):
+        while not self._over.wait(self._pause_s()):
             held = process.memory_info()
             used = held.rss - held.shared  # memory-mapped data belongs to nobody
             if used > self._memory_bytes:
@@ -64,6 +64,11 @@ class Watchdog:
                 )
                 (self._folder / MEMORY).write_text(text)
                 os._exit(1)
+
+    def _pause_s(self) -> float:
+        """Until the next look; past the moment of a dump, which may crash on a thread that runs Python meanwhile."""
+        left_s = self._armed_s + self._stall_timeout_s - time.monotonic()
+        return left_s + 1.0 if 0 < left_s < 2 * LOOK_S else LOOK_S
 
 
 def last_words(folder: Path) -> tuple[str, str] | None:

@@ -53,7 +53,7 @@ def after(cursor, batches):
 
 @settings(deadline=None, max_examples=30)
 @given(STREAMS, st.lists(st.floats(0, 1.2), max_size=6))
-def test_any_legs_give_the_batches_of_the_unbroken_stream(stream, marks):
+def test_r8_any_legs_give_the_batches_of_the_unbroken_stream(stream, marks):
     whole = list(stream.between(Cursor(), 1.0))
     legs, cursor = [], Cursor()
     for mark in [*sorted(min(mark, 1.0) for mark in marks), 1.0]:
@@ -66,7 +66,7 @@ def test_any_legs_give_the_batches_of_the_unbroken_stream(stream, marks):
 
 @settings(deadline=None, max_examples=30)
 @given(STREAMS, st.data())
-def test_any_batch_can_be_the_first_of_a_leg(stream, data):
+def test_r8_any_batch_can_be_the_first_of_a_leg(stream, data):
     """Wherever a leg is cut off (a crash, not a mark), the next one goes on with the very next batch."""
     whole = list(stream.between(Cursor(), 1.0))
     done = data.draw(st.integers(0, len(whole)))
@@ -76,7 +76,7 @@ def test_any_batch_can_be_the_first_of_a_leg(stream, data):
 
 @settings(deadline=None, max_examples=30)
 @given(STREAMS)
-def test_each_kept_pair_once_a_pass_and_tokens_add_up(stream):
+def test_r8_each_kept_pair_once_a_pass_and_tokens_add_up(stream):
     seen: Counter[int] = Counter()
     tokens = 0
     for batch in stream.between(Cursor(), 1.0):

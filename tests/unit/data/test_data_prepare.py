@@ -258,7 +258,7 @@ def test_a_full_disk(tmp_path):
     victim = start(prepare_with_no_room, tmp_path)
     message = victim.pipe.recv()
     victim.join()
-    assert "prepared data cannot be written here (" in message
+    assert "prepared data cannot be written here (File too large)" in message
     assert str(tmp_path) in message
     assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
 

@@ -59,7 +59,7 @@ def test_r17_the_leaderboard_is_by_rung_then_score_and_shows_zero(folder: SweepF
     assert head == ["trial", "heads", "tokens", "val/exact_match", "state"]
     assert rows[1] == ["t002", "2", "330", "0.0000", "cancelled"]
     assert rows[3][-1] == "diverged: loss is nan"
-    assert "resume" in dict(view.facts())["next"] or any("resume 5eed0001" in value for _, value in view.facts())
+    assert "tuneyard sweep resume 5eed0001" in dict(view.facts())["next"]
     assert view.to_dict()["where"] == "local"
 
 

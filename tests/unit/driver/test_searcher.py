@@ -182,11 +182,45 @@ def test_r7_a_process_that_is_gone_is_explained_by_what_it_left(make_folder: Mak
     assert "gone without a word" in failed.message
 
 
-def test_r5_a_leg_that_reports_nothing_is_an_error(make_folder: MakeFolder) -> None:
+@pytest.mark.parametrize("result", [None, {}, {"training_iteration": 1, "done": True}])
+def test_r5_a_leg_that_ends_well_without_a_report_is_no_metric(
+    make_folder: MakeFolder, result: dict[str, Any] | None
+) -> None:
+    attempt = Attempt(make_folder("search.retries=5"))
+    name, _ = attempt.ask()
+    attempt.searcher.on_trial_complete(name, result)
+    trial = attempt.trial("t001")
+    assert (trial.outcome, trial.running) == ("no_metric", False), "it would end so again: not tried again"
+    assert trial.message == "the trial's process ended well and reported nothing"
+    assert [failed.outcome for failed in trial.failures] == ["no_metric"]
+    assert attempt.ask()[1]["leg"]["trial"] == "t002"
+
+
+@pytest.mark.parametrize("result", [None, {}, {"training_iteration": 1}])
+def test_r5_a_process_that_died_without_a_report_is_an_error(
+    make_folder: MakeFolder, result: dict[str, Any] | None
+) -> None:
     attempt = Attempt(make_folder("search.retries=0"))
     name, _ = attempt.ask()
-    attempt.searcher.on_trial_complete(name, None)
+    attempt.searcher.on_trial_complete(name, result, error=True)
     assert attempt.trial("t001").outcome == "error"
+    assert "gone without a word" in attempt.trial("t001").message
+
+
+def test_what_keeps_the_journal_from_being_written_ends_the_attempt(
+    make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tune swallows what a searcher raises on a trial's end, and would wait for legs for ever."""
+
+    def full(event: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    attempt = Attempt(make_folder())
+    name, _ = attempt.ask()
+    monkeypatch.setattr(attempt.journal, "append", full)
+    attempt.answer(name, LegResult(share=1 / 9, score=1.0))
+    with pytest.raises(OSError, match="No space left on device"):
+        attempt.ask()
 
 
 def test_while_it_stops_nothing_begins_and_no_cut_off_leg_counts_as_failed(make_folder: MakeFolder) -> None:

@@ -155,7 +155,7 @@ def test_training_metrics_reach_the_logger_at_the_steps_done() -> None:
 
 
 @pytest.mark.parametrize("ends_by", ["max_epochs", "should_stop"])
-def test_legs_equal_the_unbroken_run(tmp_path: Path, ends_by: str) -> None:
+def test_r8_legs_equal_the_unbroken_run(tmp_path: Path, ends_by: str) -> None:
     whole = _leg(tmp_path / "whole.ckpt", stretches=6, ends_by=ends_by)
     legs = [_leg(tmp_path / "legs.ckpt", stretches=stretches, ends_by=ends_by) for stretches in (2, 3, 6)]
     assert [step for leg in legs for step in leg.batches] == whole.batches == list(range(STEPS))

@@ -136,6 +136,8 @@ def test_budgets_in_every_unit(training, unit, budget, tokens):
     planned = plan(sweep(f"training={training}", "model.num_heads=[1, 2]", "search={trials: 2, scheduler: none}"))
     assert (planned.budget_unit, planned.budget) == (unit, budget)
     assert planned.most_tokens == tokens
+    [told] = [line for line in planned.lines() if line.startswith("tokens ")]
+    assert told.endswith("known once the data is read" if tokens is None else f"about {tokens:,} expected")
     assert planned.rungs[-1].budget == budget
 
 
