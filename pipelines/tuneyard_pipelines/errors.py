@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+"""The numbers of an OSError that says: this disk takes no more; not the fault of what wrote."""
+
 
 class TuneyardError(Exception):
     """The work failed. The message names the value, the rule and the next step."""

@@ -244,6 +244,8 @@ class SweepState:
                     trials=stopped,
                     ended=None,
                 )
+            case TrialCreated() if event.trial in self.trials:
+                return self
             case TrialCreated():
                 trial = TrialState(event.trial, event.number, event.name, event.point, event.time_ms)
                 return self._with(trial)
@@ -345,6 +347,11 @@ class SweepFolder:
         for event in Tail(self.journal).events():
             state = state.after(event)
         return state
+
+    def last_number(self, state: SweepState) -> int:
+        """The highest number a trial has had, also one whose creation is lost and of which only the folder is left."""
+        left = [int(path.name[1:]) for path in self.path.glob("trials/t*") if path.name[1:].isdecimal()]
+        return max((*left, *(trial.number for trial in state.trials.values())), default=0)
 
     def seals(self) -> dict[str, int]:
         """Size in bytes of every metric file there is, by path relative to the folder."""

@@ -11,6 +11,8 @@ from tuneyard_pipelines.journal import SweepFolder
 from tuneyard_pipelines.spec import Point
 from tuneyard_pipelines.watchdog import last_words
 
+NO_SPACE = "no_space"  # no outcome of a trial: a disk that is full or read-only ends the driver's attempt
+
 
 @dataclass(frozen=True)
 class Leg:

@@ -11,8 +11,9 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from tuneyard_pipelines import promotion
+from tuneyard_pipelines.errors import TuneyardError
 from tuneyard_pipelines.journal import Journal, LegEnded, LegFailed, LegStarted, TrialCreated, TrialEnded, TrialState
-from tuneyard_pipelines.leg import Leg, LegResult, explain_death
+from tuneyard_pipelines.leg import NO_SPACE, Leg, LegResult, explain_death
 from tuneyard_pipelines.promotion import Else, Go, Rules
 from tuneyard_pipelines.proposals import Observed, propose
 from tuneyard_pipelines.space import Space
@@ -71,6 +72,8 @@ class LegSearcher(Searcher):
             return
         try:
             outcome = _outcome(leg, result, error)
+            if outcome.outcome == NO_SPACE:  # the trial stays open: its next attempt goes on from its checkpoint
+                raise TuneyardError(f"trial {leg.trial} could not write: {outcome.message}; free space")
             if outcome.outcome:
                 self._failed(leg, outcome)
             else:
@@ -90,7 +93,7 @@ class LegSearcher(Searcher):
         if point is None:
             self.exhausted = True
             return promotion.next_leg(self._journal.state, self._rules, exhausted=True)
-        number = len(history) + 1
+        number = self._journal.folder.last_number(self._journal.state) + 1
         trial = f"t{number:03d}"
         name = display_name(number, point)
         self._journal.append(TrialCreated(trial, number, name, point, self._now_ms()))

@@ -108,6 +108,7 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
     try:
         with _log_file(folder.path / "driver.log"), cluster(header.spec.resources):
             client = tracking.connect(header.tracking_uri)
+            _prepare_again(header)
             journal = Journal(folder, lease.held)
             journal.append(
                 AttemptStarted(
@@ -137,6 +138,19 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
             return journal.state
     finally:
         lease.release()
+
+
+def _prepare_again(header: Header) -> None:
+    """Prepared data that was deleted is made anew. Raises InputError if its source is another one by now."""
+    try:
+        data.PreparedData.open(header.data)
+    except data.DataError:
+        spec = header.spec
+        if data.prepare(spec.data, spec.seed, header.home / "data").fingerprint != header.data_fingerprint:
+            raise InputError(
+                f"data.source: {spec.data.source} is not what sweep {header.sweep_id} began with, and its prepared "
+                f"data in {header.data} is gone; put the old file back, or start a new sweep"
+            ) from None
 
 
 def _attempt(

@@ -28,11 +28,11 @@ from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.checkpoints import Checkpoint, Facts
 from tuneyard_pipelines.data import EncodedData, PreparedData, encode
 from tuneyard_pipelines.data.batching import BatchStream, Budget, Cursor, eval_batches
-from tuneyard_pipelines.errors import TuneyardError, first_line
+from tuneyard_pipelines.errors import UNWRITABLE, TuneyardError, first_line
 from tuneyard_pipelines.evaluate import score_test
 from tuneyard_pipelines.evidence import Evidence
 from tuneyard_pipelines.journal import Header, SweepFolder
-from tuneyard_pipelines.leg import Leg, LegResult
+from tuneyard_pipelines.leg import NO_SPACE, Leg, LegResult
 from tuneyard_pipelines.metrics import MetricFile, MetricValue
 from tuneyard_pipelines.spec import TrialConfig
 from tuneyard_pipelines.watchdog import Watchdog
@@ -62,6 +62,8 @@ def run_leg(leg: Leg, callbacks: Sequence[pl.Callback] = ()) -> LegResult:
     except (MemoryError, torch.OutOfMemoryError) as cause:
         return LegResult("out_of_memory", first_line(cause))
     except Exception as cause:  # whatever a trial does, it ends that trial only
+        if isinstance(cause, OSError) and cause.errno in UNWRITABLE:
+            return LegResult(NO_SPACE, first_line(cause))
         if "can't allocate memory" in str(cause):  # torch's CPU allocator raises a plain RuntimeError
             return LegResult("out_of_memory", first_line(cause))
         return LegResult("error", f"{type(cause).__name__}: {first_line(cause)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from tiny_sweep import tiny
 from tuneyard_pipelines import checkpoints, data
 from tuneyard_pipelines.checkpoints import Checkpoint
 from tuneyard_pipelines.journal import AttemptStarted, Header, Journal, SweepFolder
-from tuneyard_pipelines.leg import Leg, LegResult
+from tuneyard_pipelines.leg import NO_SPACE, Leg, LegResult
 from tuneyard_pipelines.metrics import MetricReader, MetricValue
 from tuneyard_pipelines.trial import run_leg
 
@@ -170,3 +171,14 @@ def test_a_leg_whose_sweep_cannot_be_read_is_an_error_and_no_exception(tmp_path:
     result = run_leg(Leg(str(tmp_path / "gone"), TRIAL, {}, 1, 0))
     assert result.outcome == "error"
     assert "sweep.json cannot be read" in result.message
+
+
+def test_a_disk_that_takes_no_more_is_not_the_trials_fault(home: Path) -> None:
+    class Full(pl.Callback):
+        def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "state.ckpt")
+
+    trial = make(home, "full")
+    result = trial.run(0, Full())
+    assert (result.outcome, result.message) == (NO_SPACE, "[Errno 28] No space left on device: 'state.ckpt'")
+    assert trial.run(0).outcome is None, "with space again it goes on"

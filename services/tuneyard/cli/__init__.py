@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from typing import Annotated
 
@@ -14,7 +13,7 @@ import typer
 import tuneyard
 from tuneyard.cli import model, sweep
 from tuneyard.settings import without_passwords
-from tuneyard_pipelines.errors import TuneyardError
+from tuneyard_pipelines.errors import UNWRITABLE, TuneyardError
 
 TRAIN_EXTRA = {"torch", "pytorch_lightning", "ray", "datasets", "tokenizers", "safetensors", "sacrebleu", "optuna"}
 
@@ -61,7 +60,7 @@ def main() -> None:
         )
         sys.exit(2)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG):
+        if error.errno not in UNWRITABLE:
             raise
         print(
             f"error: {error}; free space, then go on with: tuneyard sweep resume ID (tuneyard sweep list names it)",

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from ray.tune.search import Searcher
 
+from tuneyard_pipelines.errors import TuneyardError
 from tuneyard_pipelines.journal import AttemptStarted, Journal, SweepFolder, TrialState
-from tuneyard_pipelines.leg import LegResult
+from tuneyard_pipelines.leg import NO_SPACE, LegResult
 from tuneyard_pipelines.searcher import LegSearcher, observed, rules
 from tuneyard_pipelines.watchdog import MEMORY
 
@@ -293,3 +294,33 @@ def test_the_rules_are_those_of_the_spec(make_folder: MakeFolder) -> None:
     )
     assert rules(spec).mode == "min"
     assert rules(spec).trials > 18
+
+
+def test_a_full_disk_ends_the_attempt_and_no_trial(make_folder: MakeFolder) -> None:
+    folder = make_folder(NO_SCHEDULER)
+    attempt = Attempt(folder)
+    name, suggested = attempt.ask()
+    attempt.answer(name, LegResult(NO_SPACE, "[Errno 28] No space left on device"))
+    trial = attempt.trial(suggested["leg"]["trial"])
+    assert (trial.outcome, trial.failures) == (None, ())
+    with pytest.raises(TuneyardError, match=r"No space left on device; free space"):
+        attempt.ask()
+    again = Attempt(folder)
+    assert again.ask()[1]["leg"]["trial"] == trial.id, "the next attempt goes on with it"
+
+
+@pytest.mark.parametrize("damaged", [0, -1], ids=["first", "last"])
+def test_a_new_trial_never_takes_the_id_of_one_whose_creation_was_lost(make_folder: MakeFolder, damaged: int) -> None:
+    folder = make_folder(NO_SCHEDULER)
+    attempt = Attempt(folder)
+    attempt.go_on(2)
+    for trial in attempt.journal.state.trials:
+        folder.attempt(trial, 1).mkdir(parents=True)
+    lines = folder.journal.read_text().splitlines()
+    created = [number for number, line in enumerate(lines) if "TrialCreated" in line]
+    lines[created[damaged]] = "x" + lines[created[damaged]]
+    folder.journal.write_text("\n".join(lines) + "\n")
+    again = Attempt(folder)
+    known = set(again.journal.state.trials)
+    assert again.ask()[1]["leg"]["trial"] == "t003"
+    assert len(known) == 1
