@@ -296,15 +296,20 @@ def cluster(resources: Resources) -> Iterator[None]:
     """
     quiet()
     own = not ray.is_initialized()
-    if own:
-        local: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **({} if os.environ.get("RAY_ADDRESS") else local))
     try:
+        if own:
+            _start_ray()
         check_resources(resources, _nodes())
         yield
     finally:
         if own:
             ray.shutdown()
+
+
+def _start_ray() -> None:
+    local: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+    with _signals_afterwards():
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **({} if os.environ.get("RAY_ADDRESS") else local))
 
 
 def quiet() -> None:
@@ -368,6 +373,30 @@ def _fitting(node: Mapping[str, float], resources: Resources) -> int:
         "memory": resources.memory_per_worker_bytes,
     }
     return min(int(node.get(name, 0) // amount) for name, amount in wanted.items() if amount)
+
+
+@contextlib.contextmanager
+def _signals_afterwards() -> Iterator[None]:
+    """What SIGINT and SIGTERM do, they do once Ray has started: in the middle they would be lost, or crash it.
+
+    Ray puts a handler of its own in the place of SIGTERM's, which exits; the one before it is put back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda number, frame: heard.append(number))
+    try:
+        yield
+    except SystemExit:  # Ray's own handler
+        heard.append(signal.SIGTERM)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    if heard:
+        signal.raise_signal(heard[0])
 
 
 class _Signals:

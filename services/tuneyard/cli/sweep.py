@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -142,7 +143,8 @@ def trials(sweep_id: Id, as_json: Json = False) -> None:
 
 @contextlib.contextmanager
 def _interruptible(accepted: Sequence[SweepFolder]) -> Iterator[None]:
-    """Says at Ctrl-C what is left; while trials train, the driver catches it and ends them in order."""
+    """Says at Ctrl-C and SIGTERM what is left; while trials train, the driver hears them and ends those in order."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tuneyard_pipelines.sweep import _Signals
+from tuneyard_pipelines.sweep import _Signals, _signals_afterwards
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
@@ -49,3 +49,32 @@ def test_before_tune_listens_its_signal_is_harmless() -> None:
         signals.searcher = searcher
         signal.raise_signal(signal.SIGTERM)
     assert searcher.stopping
+
+
+@BOTH
+def test_while_ray_starts_a_signal_waits_and_is_not_lost(number: int) -> None:
+    before = {each: signal.signal(each, signal.default_int_handler) for each in (signal.SIGINT, signal.SIGTERM)}
+    reached: list[str] = []
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            hear_while_starting(number, reached)
+        assert reached
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def test_the_exit_of_rays_own_handler_is_an_interruption() -> None:
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), _signals_afterwards():
+            raise SystemExit(15)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def hear_while_starting(number: int, reached: list[str]) -> None:
+    with _signals_afterwards():
+        signal.raise_signal(number)
+        reached.append("the end of the start")
