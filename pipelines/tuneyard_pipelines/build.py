@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from tuneyard_modules.transformer import EncoderDecoder, TransformerConfig
+from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder, TransformerConfig
 from tuneyard_pipelines.spec import TrialConfig
 
+Network = EncoderDecoder | DecoderOnly
+_FAMILIES: dict[str, type[EncoderDecoder] | type[DecoderOnly]] = {"transformer": EncoderDecoder, "gpt": DecoderOnly}
 
-def build_network(config: TrialConfig, vocab_size: int) -> EncoderDecoder:
+
+def build_network(config: TrialConfig, vocab_size: int) -> Network:
     """The untrained network of a point; its parameters come from torch's global generator."""
     model = config.model
-    return EncoderDecoder(
+    assert model.architecture is not None, "a trial's point is complete"
+    assert model.positions is not None
+    return _FAMILIES[model.architecture](
         TransformerConfig(
             vocab_size=vocab_size,
             d_model=model.d_model,

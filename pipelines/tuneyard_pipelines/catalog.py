@@ -31,11 +31,19 @@ class Metric:
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned: its default metric and the architectures that can learn it."""
+    """What is learned: the architectures that can learn it and what is measured on validation; the first is default."""
 
     name: str
-    metric: str
     architectures: tuple[str, ...]
+    metrics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A family of models: its own rules, and its own values of keys that are left out."""
+
+    rules: tuple[Rule, ...]
+    defaults: Mapping[str, str | int | float]
 
 
 _TOKENS = ("data.tokenizer.type", "data.tokenizer.vocab_size")
@@ -47,37 +55,69 @@ METRICS: dict[str, Metric] = {
         Metric("val/accuracy", "max", "share of target tokens predicted right, given those before", _TOKENS),
         Metric("val/bleu", "max", "corpus BLEU, 0 to 100"),
         Metric("val/chrf", "max", "character n-gram F-score, 0 to 100"),
+        Metric("val/bits_per_byte", "min", "bits that the model needs for a byte of the validation text"),
         Metric("val/loss", "min", "mean loss of a target token in nats", (*_TOKENS, "training.label_smoothing")),
         Metric("val/perplexity", "min", "exp of the mean loss of a token", (*_TOKENS, "training.label_smoothing")),
     )
 }
 
-TASKS: dict[str, Task] = {"translation": Task("translation", "val/exact_match", ("transformer",))}
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task(
+            "translation",
+            ("transformer",),
+            ("val/exact_match", "val/accuracy", "val/bleu", "val/chrf", "val/loss", "val/perplexity"),
+        ),
+        Task("language_modeling", ("gpt",), ("val/bits_per_byte", "val/accuracy", "val/loss", "val/perplexity")),
+    )
+}
 
 BUILTIN_DATA: tuple[str, ...] = ("builtin/dates",)
 PAIR_FILES: tuple[str, ...] = (".tsv", ".txt")
 
-ARCHITECTURE_RULES: dict[str, tuple[Rule, ...]] = {
-    "transformer": (
-        Rule(
-            name="d_model % num_heads == 0",
-            message="every head takes an equal share of the width",
-            keys=("model.d_model", "model.num_heads"),
-            holds=lambda point: point["model.d_model"] % point["model.num_heads"] == 0,
-        ),
-        Rule(
-            name="d_model % 2 == 0 with sinusoidal positions",
-            message="sines and cosines come in pairs",
-            keys=("model.d_model", "model.positions"),
-            holds=lambda point: point["model.positions"] != "sinusoidal" or point["model.d_model"] % 2 == 0,
-        ),
-    )
+_ATTENTION_RULES = (
+    Rule(
+        name="d_model % num_heads == 0",
+        message="every head takes an equal share of the width",
+        keys=("model.d_model", "model.num_heads"),
+        holds=lambda point: point["model.d_model"] % point["model.num_heads"] == 0,
+    ),
+    Rule(
+        name="d_model % 2 == 0 with sinusoidal positions",
+        message="sines and cosines come in pairs",
+        keys=("model.d_model", "model.positions"),
+        holds=lambda point: point["model.positions"] != "sinusoidal" or point["model.d_model"] % 2 == 0,
+    ),
+)
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "transformer": Architecture(_ATTENTION_RULES, {"model.positions": "sinusoidal"}),
+    "gpt": Architecture(_ATTENTION_RULES, {"model.positions": "learned"}),
 }
+
+
+BYTE_VOCAB_SIZE = 4 + 256
+GUESSED_CHARACTERS = 128  # until the data has been looked at
+
+
+def vocab_size(values: Mapping[str, Any], characters: int) -> int:
+    """Tokens in the vocabulary of a point, special ones included, when its data has so many `characters` (with them).
+
+    Of bpe, the most there can be.
+    """
+    kinds = {"byte": BYTE_VOCAB_SIZE, "bpe": values.get("data.tokenizer.vocab_size"), "char": characters}
+    return int(kinds[values["data.tokenizer.type"]] or characters)
 
 
 def complete(values: Mapping[str, Any]) -> dict[str, Any]:
     """All keys of a point with what follows from others filled in, and without what does not apply to it."""
     complete = dict(values)
+    if complete.get("model.architecture") is None:
+        complete["model.architecture"] = TASKS[complete["task"]].architectures[0]
+    for key, default in ARCHITECTURES[complete["model.architecture"]].defaults.items():
+        if complete.get(key) is None:
+            complete[key] = default
     if complete.get("model.d_ff") is None:
         complete["model.d_ff"] = 4 * complete["model.d_model"]
     if complete.get("data.tokenizer.type") == "char":

@@ -79,6 +79,11 @@ def whole(trial: Path) -> list[Checkpoint]:
     return sorted((c for c in found if c is not None), key=lambda c: c.facts.step)
 
 
+def any_left(trial: Path) -> bool:
+    """Whether there is a checkpoint, whole or not: as quick as a look can be."""
+    return next(trial.glob("a*/checkpoints/[0-9]*/manifest.json"), None) is not None
+
+
 def best(checkpoints: list[Checkpoint], mode: Literal["min", "max"]) -> Checkpoint | None:
     """The one with the best score, the newest among equals; one without a finite score is never the best."""
     scored = [c for c in checkpoints if c.facts.score is not None and math.isfinite(c.facts.score)]

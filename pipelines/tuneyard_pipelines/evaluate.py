@@ -1,71 +1,142 @@
-"""Final scores of one model on the test split, by sacrebleu (Post 2018) and by example.
+"""Final scores of one model on the test split, example by example: by sacrebleu (Post 2018), and in bits per byte.
 
-B batch, S source length, T target length, V vocabulary.
+B batch, S source length, T target or window length, N tokens of the split, V vocabulary.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from sacrebleu.metrics import BLEU, CHRF
-from torch import Tensor
-from torch.nn import functional as F
 
 from tuneyard_modules.decoding import greedy
-from tuneyard_modules.transformer import EncoderDecoder
+from tuneyard_modules.likelihood import next_token_scores
+from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder
 from tuneyard_modules.translation import TranslationBatch, bleu_tokenizer
 from tuneyard_pipelines import evidence
+from tuneyard_pipelines.build import Network
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, EncodedData, PreparedData
 from tuneyard_pipelines.data.batching import eval_batches
+from tuneyard_pipelines.data.windows import evaluation_windows, per_document, unknown_bits
 from tuneyard_pipelines.evidence import Evidence
 from tuneyard_pipelines.spec import TrialConfig
 
-
-@dataclass(frozen=True)
-class _Teacher:
-    """Per example: summed negative log-likelihood in nats, right next tokens, number of them."""
-
-    nll: list[float]
-    correct: list[int]
-    tokens: list[int]
+Alive = Callable[[], None]
 
 
 def score_test(
+    network: Network,
+    config: TrialConfig,
+    prepared: PreparedData,
+    encoded: EncodedData,
+    folder: Path,
+    alive: Alive = lambda: None,
+) -> Evidence:
+    """Score `network` on the whole test split and write the evidence to `folder`. `alive` is called after each batch.
+
+    Metrics are named test/...: accuracy in 0..1, loss in nats a token; of translation exact_match in 0..1, bleu and
+    chrf in 0..100; of language modeling perplexity and bits_per_byte. Nothing is left out for its length: what
+    `sequence_length` cuts off counts against the model.
+    """
+    network.eval()
+    if isinstance(network, DecoderOnly):
+        return _score_language(network, config, prepared, encoded, folder, alive)
+    return _score_translation(network, config, prepared, encoded, folder, alive)
+
+
+def _score_language(
+    network: DecoderOnly,
+    config: TrialConfig,
+    prepared: PreparedData,
+    encoded: EncodedData,
+    folder: Path,
+    alive: Alive,
+) -> Evidence:
+    """Sliding windows as on validation: every token once, the end of each document included."""
+    texts, split = prepared.split("test"), encoded.split("test")
+    length = config.model.sequence_length
+    batches = evaluation_windows(split, sequence_length=length, batch_tokens=config.training.batch_tokens)
+    nll, correct = [], []
+    device = next(network.parameters()).device
+    for batch in batches:
+        with torch.inference_mode():
+            scores = next_token_scores(network(batch.tokens_BT.to(device)), batch.next_BT.to(device), PAD)
+        nll.append(scores.nll_BT[scores.counted_BT].cpu().numpy())
+        correct.append(scores.correct_BT[scores.counted_BT].double().cpu().numpy())
+        alive()
+    nll_N, correct_N = np.concatenate(nll), np.concatenate(correct)
+    text_bytes = [len(text.encode()) for text in texts["text"]]
+    loss = float(nll_N.mean())
+    extra_bits = unknown_bits(split)
+    metrics = {
+        "test/bits_per_byte": (float(nll_N.sum()) / math.log(2.0) + extra_bits) / sum(text_bytes),
+        "test/loss": loss,
+        "test/perplexity": math.exp(min(loss, 700.0)),
+        "test/accuracy": float(correct_N.mean()),
+    }
+    rows: dict[str, Sequence[Any]] = {
+        "id": texts["id"],
+        "length": [len(ids) for ids in split["ids"]],
+        "unknown": [_share(ids, UNK) for ids in split["ids"]],
+        "nll": per_document(split, nll_N),
+        "correct": per_document(split, correct_N).astype(np.int64),
+        "target_tokens": per_document(split, np.ones_like(nll_N)).astype(np.int64),
+        "bytes": text_bytes,
+    }
+    stride = max(1, length // 2)
+    return evidence.write(
+        folder,
+        rows,
+        metrics=metrics,
+        cut_off=0,
+        test_fingerprint=prepared.test_fingerprint,
+        metric_signature=language_signature(),
+        decoding={"method": "sliding window", "sequence_length": length, "stride": stride},
+    )
+
+
+def language_signature() -> dict[str, str]:
+    """What each test metric of a language model means."""
+    return {
+        "bits_per_byte": "bits of every token of the text and of each document's end, an unknown character as one of "
+        "all code points, over the bytes of the text in UTF-8; windows move on by half their length",
+        "loss": "nats a token, end of document included",
+        "perplexity": "exp of the loss",
+        "accuracy": "share of right next tokens, end of document included",
+    }
+
+
+def _score_translation(
     network: EncoderDecoder,
     config: TrialConfig,
     prepared: PreparedData,
     encoded: EncodedData,
     folder: Path,
-    alive: Callable[[], None] = lambda: None,
+    alive: Alive,
 ) -> Evidence:
-    """Score `network` on the whole test split, greedy decoding, and write the evidence to `folder`.
-
-    Metrics are named test/...: exact_match and accuracy in 0..1, bleu and chrf in 0..100, loss in nats a token.
-    Nothing is left out for its length: what `sequence_length` cuts off counts against the model. `alive` is called
-    after each batch.
-    """
+    """Greedy decoding of every source, and the likelihood of every reference."""
     texts = prepared.split("test")
     references: list[str] = list(texts["target"])
     split = encoded.split("test")
-    unknown = [_share(ids, UNK) for ids in split["source_ids"]]
-    batches, cut = eval_batches(
-        split, sequence_length=config.model.sequence_length, batch_tokens=config.training.batch_tokens
-    )
     length = config.model.sequence_length
+    batches, cut = eval_batches(split, sequence_length=length, batch_tokens=config.training.batch_tokens)
     hypotheses = [""] * len(references)
-    teacher = _Teacher([0.0] * len(references), [0] * len(references), [0] * len(references))
+    nll, correct, tokens = ([0.0] * len(references), [0] * len(references), [0] * len(references))
     row = {example: index for index, example in enumerate(texts["id"])}
-    network.eval()
+    device = next(network.parameters()).device
     for batch in batches:
-        rows = [row[int(example)] for example in batch.ids]
-        _teacher_forced(network, batch, rows, teacher)
-        source_BS = batch.source_BS.to(_device(network))
-        for index, ids in zip(rows, greedy(network, source_BS, bos_id=BOS, eos_id=EOS, max_length=length), strict=True):
+        source_BS = batch.source_BS.to(device)
+        said = greedy(network, source_BS, bos_id=BOS, eos_id=EOS, max_length=length)
+        sums = zip(said, *(part_B.tolist() for part_B in _teacher_forced(network, batch)), strict=True)
+        for example, (ids, *likelihood) in zip(batch.ids, sums, strict=True):
+            index = row[int(example)]
             hypotheses[index] = encoded.tokenizer.decode(ids)
+            nll[index], correct[index], tokens[index] = likelihood
         alive()
     bleu, chrf = BLEU(tokenize=bleu_tokenizer(references), smooth_method="none"), CHRF()
     exact = [int(hypothesis == reference) for hypothesis, reference in zip(hypotheses, references, strict=True)]
@@ -73,24 +144,24 @@ def score_test(
         "test/exact_match": sum(exact) / len(exact),
         "test/bleu": float(bleu.corpus_score(hypotheses, [references]).score),
         "test/chrf": float(chrf.corpus_score(hypotheses, [references]).score),
-        "test/loss": sum(teacher.nll) / sum(teacher.tokens),
-        "test/accuracy": sum(teacher.correct) / sum(teacher.tokens),
+        "test/loss": sum(nll) / sum(tokens),
+        "test/accuracy": sum(correct) / sum(tokens),
     }
-    rows_table: dict[str, Sequence[Any]] = {
+    rows: dict[str, Sequence[Any]] = {
         "id": texts["id"],
         "length": [len(ids) for ids in split["source_ids"]],
-        "unknown": unknown,
+        "unknown": [_share(ids, UNK) for ids in split["source_ids"]],
         "exact_match": exact,
         "bleu": _statistics(bleu, hypotheses, references),
         "chrf": _statistics(chrf, hypotheses, references),
-        "nll": teacher.nll,
-        "correct": teacher.correct,
-        "target_tokens": teacher.tokens,
+        "nll": nll,
+        "correct": correct,
+        "target_tokens": tokens,
         "prediction": hypotheses,
     }
     return evidence.write(
         folder,
-        rows_table,
+        rows,
         metrics=metrics,
         cut_off=cut,
         test_fingerprint=prepared.test_fingerprint,
@@ -111,18 +182,11 @@ def metric_signature(bleu: BLEU, chrf: CHRF) -> dict[str, str]:
 
 
 @torch.inference_mode()
-def _teacher_forced(network: EncoderDecoder, batch: TranslationBatch, rows: Sequence[int], into: _Teacher) -> None:
-    device = _device(network)
+def _teacher_forced(network: EncoderDecoder, batch: TranslationBatch) -> tuple[torch.Tensor, ...]:
+    """By pair: summed negative log-likelihood in nats, right next tokens, number of them."""
+    device = next(network.parameters()).device
     source_BS, target_BT = batch.source_BS.to(device), batch.target_BT.to(device)
-    logits_BTV: Tensor = network(source_BS, target_BT[:, :-1])
-    next_BT = target_BT[:, 1:]
-    real_BT = next_BT != PAD
-    nll_BT = F.cross_entropy(logits_BTV.transpose(1, 2), next_BT, reduction="none") * real_BT
-    right_BT = (logits_BTV.argmax(-1) == next_BT) & real_BT
-    for index, nll, right, tokens in zip(
-        rows, nll_BT.sum(1).tolist(), right_BT.sum(1).tolist(), real_BT.sum(1).tolist(), strict=True
-    ):
-        into.nll[index], into.correct[index], into.tokens[index] = nll, right, tokens
+    return next_token_scores(network(source_BS, target_BT[:, :-1]), target_BT[:, 1:], PAD).per_row()
 
 
 def _statistics(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> list[list[int]]:
@@ -133,6 +197,3 @@ def _statistics(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequ
 def _share(ids: Sequence[int], token: int) -> float:
     return list(ids).count(token) / len(ids) if len(ids) else 0.0
 
-
-def _device(network: EncoderDecoder) -> torch.device:
-    return next(network.parameters()).device

@@ -9,6 +9,10 @@
     nll, correct, target_tokens  summed negative log-likelihood (nats), right next tokens, number of them
     prediction                   the text that was decoded
 
+Of a language model an example is a document; exact_match, bleu, chrf and prediction are left out, and there is
+
+    bytes                        of the document in UTF-8
+
 `evidence.json`: what was measured, how, on which data, and the digest of the table.
 """
 

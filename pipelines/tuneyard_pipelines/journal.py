@@ -2,6 +2,7 @@
 
     sweep.json            what was accepted: spec, data, tracking server, versions        written once
     trials.jsonl          events, appended and synced by the driver                       `Event` below
+    control.jsonl         what people ask of it                                           `control.py`
     lease                 who drives, which attempt, when it was last seen                `lease.py`
     driver.log
     trials/ID/aN/         what the trial's process wrote under attempt N of the driver
@@ -18,22 +19,36 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from tuneyard_pipelines.errors import InputError, RefusedError
 from tuneyard_pipelines.spec import Point, SweepSpec
 
-OUTCOMES = ("completed", "stopped_early", "diverged", "out_of_memory", "stalled", "no_metric", "error", "cancelled")
+OUTCOMES = (
+    "completed",
+    "stopped_early",
+    "out_of_budget",
+    "diverged",
+    "out_of_memory",
+    "stalled",
+    "no_metric",
+    "error",
+    "cancelled",
+)
 FAILURES = frozenset({"diverged", "out_of_memory", "stalled", "no_metric", "error"})
+CUT = frozenset({"out_of_budget", "cancelled"})  # ended from outside, in the middle of a leg
+EARLY = CUT | {"stopped_early"}  # may go on from their checkpoint
+FULL = 1.0 - 1e-9  # of the budget
 
 
 @dataclass(frozen=True)
 class Header:
     """`sweep.json`. `data` is the prepared data's folder, `home` the folder of state it lives under.
 
-    `examples` counts the pairs of each split, `left_out` those that had an empty side.
+    `examples` counts the examples of each split, `left_out` those that were empty. `characters` is the vocabulary of
+    type: char on this data, where the sweep may use it; `forecast` what was expected before it began.
     """
 
     sweep_id: str
@@ -47,6 +62,8 @@ class Header:
     versions: Mapping[str, str]
     examples: Mapping[str, int] = field(default_factory=dict)
     left_out: int = 0
+    characters: int | None = None
+    forecast: Mapping[str, float] = field(default_factory=dict)
 
 
 # Events: what `trials.jsonl` holds, one JSON object a line, `event` naming the class.
@@ -70,6 +87,7 @@ class TrialCreated:
     name: str
     point: Point
     time_ms: int
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,6 +126,24 @@ class LegFailed:
 
 
 @dataclass(frozen=True)
+class LegCut:
+    """The leg was ended on its way to `rung`, after a last validation if there was time for one.
+
+    Its fields are those of LegEnded; share, tokens and step are where it came to.
+    """
+
+    trial: str
+    attempt: int
+    rung: int
+    share: float
+    tokens: int
+    step: int
+    score: float | None
+    metrics: Mapping[str, float]
+    time_ms: int
+
+
+@dataclass(frozen=True)
 class TrialEnded:
     trial: str
     outcome: str
@@ -140,12 +176,16 @@ class WinnerRegistered:
 
 @dataclass(frozen=True)
 class AttemptEnded:
-    """`state`: finished (all that was asked is done), failed (nothing to choose), interrupted, lost (found dead)."""
+    """`state`: finished (all that was asked is done), failed (nothing to choose), interrupted, lost (found dead).
+
+    `heard`: how many requests of `control.jsonl` it has followed.
+    """
 
     attempt: int
     state: str
     message: str
     time_ms: int
+    heard: int = 0
 
 
 Event = (
@@ -154,6 +194,7 @@ Event = (
     | LegStarted
     | LegEnded
     | LegFailed
+    | LegCut
     | TrialEnded
     | WinnerScored
     | WinnerRegistered
@@ -167,6 +208,7 @@ EVENTS: Mapping[str, type[Any]] = {
         LegStarted,
         LegEnded,
         LegFailed,
+        LegCut,
         TrialEnded,
         WinnerScored,
         WinnerRegistered,
@@ -177,18 +219,26 @@ EVENTS: Mapping[str, type[Any]] = {
 
 @dataclass(frozen=True)
 class TrialState:
-    """One logical trial. `pending`: the rung it was sent to and has not reached yet; `running`: a process is at it."""
+    """One logical trial. `pending`: the rung it was sent to and has not reached yet; `running`: a process is at it.
+
+    `trained_ms`: how long it has trained in legs that are over. A trial that has ended is open again once a leg of it
+    starts.
+    """
 
     id: str
     number: int
     name: str
     point: Point
     created_ms: int
+    variant: str = ""
     pending: int | None = None
     running: bool = False
+    started_ms: int = 0
+    trained_ms: int = 0
     attempts: tuple[int, ...] = ()
     legs: tuple[LegEnded, ...] = ()
     failures: tuple[LegFailed, ...] = ()
+    cut: LegCut | None = None
     outcome: str | None = None
     message: str = ""
     ended_ms: int | None = None
@@ -199,12 +249,21 @@ class TrialState:
         return self.legs[-1].rung if self.legs else None
 
     @property
+    def last(self) -> LegEnded | LegCut | None:
+        """Where it stands."""
+        return self.cut or (self.legs[-1] if self.legs else None)
+
+    @property
     def score(self) -> float | None:
-        return self.legs[-1].score if self.legs else None
+        return self.last.score if self.last else None
+
+    @property
+    def share(self) -> float:
+        return self.last.share if self.last else 0.0
 
     @property
     def tokens(self) -> int:
-        return self.legs[-1].tokens if self.legs else 0
+        return self.last.tokens if self.last else 0
 
     @property
     def state(self) -> str:
@@ -212,11 +271,19 @@ class TrialState:
             return self.outcome
         return "running" if self.running else "waiting"
 
+    def rested(self, now_ms: int) -> TrialState:
+        """No process is at it any more."""
+        trained_ms = self.trained_ms + (max(0, now_ms - self.started_ms) if self.running else 0)
+        return replace(self, running=False, trained_ms=trained_ms)
+
 
 @dataclass(frozen=True)
 class SweepState:
+    """`last_ms`: when the last of its events happened."""
+
     attempt: int = 0
     started_ms: int | None = None
+    last_ms: int = 0
     sealed: Mapping[str, int] = field(default_factory=dict)
     attempts: tuple[AttemptStarted, ...] = ()
     trials: Mapping[str, TrialState] = field(default_factory=dict)
@@ -224,15 +291,21 @@ class SweepState:
     registered: WinnerRegistered | None = None
     ended: AttemptEnded | None = None
 
+    def of(self, variant: str) -> SweepState:
+        """The same with the trials of one variant only."""
+        return replace(self, trials={id: trial for id, trial in self.trials.items() if trial.variant == variant})
+
     def after(self, event: Event) -> SweepState:
         """The state once `event` has happened; pure. An event of a trial whose creation was lost changes nothing."""
         if not isinstance(event, AttemptStarted | AttemptEnded | TrialCreated) and event.trial not in self.trials:
             return self
+        return replace(self._after(event), last_ms=max(self.last_ms, event.time_ms))
+
+    def _after(self, event: Event) -> SweepState:
         match event:
             case AttemptStarted():
                 stopped = {
-                    name: replace(trial, running=False) if trial.running else trial
-                    for name, trial in self.trials.items()
+                    name: trial.rested(self.last_ms) if trial.running else trial for name, trial in self.trials.items()
                 }
                 left = f"/a{self.attempt}/"  # files of attempts before that one were sealed when it began
                 return replace(
@@ -247,18 +320,32 @@ class SweepState:
             case TrialCreated() if event.trial in self.trials:
                 return self
             case TrialCreated():
-                trial = TrialState(event.trial, event.number, event.name, event.point, event.time_ms)
-                return self._with(trial)
+                return self._with(
+                    TrialState(event.trial, event.number, event.name, event.point, event.time_ms, event.variant)
+                )
             case LegStarted():
                 trial = self.trials[event.trial]
                 among = trial.attempts if event.attempt in trial.attempts else (*trial.attempts, event.attempt)
-                return self._with(replace(trial, pending=event.rung, running=True, attempts=among))
+                return self._with(
+                    replace(
+                        trial,
+                        pending=event.rung,
+                        running=True,
+                        started_ms=event.time_ms,
+                        attempts=among,
+                        outcome=None,
+                        message="",
+                        ended_ms=None,
+                    )
+                )
             case LegEnded():
-                trial = self.trials[event.trial]
-                return self._with(replace(trial, pending=None, running=False, legs=(*trial.legs, event)))
+                trial = self.trials[event.trial].rested(event.time_ms)
+                return self._with(replace(trial, pending=None, cut=None, legs=(*trial.legs, event)))
             case LegFailed():
-                trial = self.trials[event.trial]
-                return self._with(replace(trial, running=False, failures=(*trial.failures, event)))
+                trial = self.trials[event.trial].rested(event.time_ms)
+                return self._with(replace(trial, failures=(*trial.failures, event)))
+            case LegCut():
+                return self._with(replace(self.trials[event.trial].rested(event.time_ms), cut=event))
             case TrialEnded():
                 trial = self.trials[event.trial]
                 return self._with(
@@ -285,6 +372,10 @@ class SweepFolder:
     @property
     def sweep_id(self) -> str:
         return self.path.name
+
+    @property
+    def control(self) -> Path:
+        return self.path / "control.jsonl"
 
     @property
     def journal(self) -> Path:
@@ -334,6 +425,7 @@ class SweepFolder:
             "data": str(header.data),
             "versions": dict(header.versions),
             "examples": dict(header.examples),
+            "forecast": dict(header.forecast),
         }
         try:
             (self.path / "spec.yaml").write_text(header.spec_text, encoding="utf-8")
@@ -409,7 +501,9 @@ class Tail:
     def events(self) -> Iterator[Event]:
         for record in self.lines():
             kind = EVENTS.get(str(record.pop("event", "")))
-            if kind is not None and {f.name for f in fields(kind)} == set(record):
+            known = {f.name: f.default is MISSING for f in fields(kind)} if kind is not None else {}
+            needed = {name for name, required in known.items() if required}
+            if kind is not None and needed <= record.keys() <= known.keys():
                 yield kind(**record)
 
 

@@ -47,28 +47,36 @@ Text = Annotated[str, AfterValidator(_clean)]
 Name = Annotated[str, Field(pattern=f"^{NAME}$"), Says(NAME_RULE)]
 
 
-class TransformerModel(Part):
-    """An encoder-decoder transformer (Vaswani et al. 2017), pre-norm, with tied embeddings."""
+class Model(Part):
+    """What is trained: transformer (Vaswani et al. 2017) or gpt (Radford et al. 2019), pre-norm, tied embeddings."""
 
-    architecture: Literal["transformer"] = _key("transformer", "The family of models; one for all trials.")
+    architecture: Literal["transformer", "gpt"] | None = _key(
+        None,
+        "The family of models, one for all trials of a variant; left out, transformer for translation, gpt for "
+        "language_modeling.",
+        examples=["transformer"],
+    )
     d_model: Whole = _key(128, "Width of embeddings and layers; a multiple of num_heads.", "features", ge=1, le=16384)
     num_heads: Whole = _key(4, "Attention heads of every layer.", "heads", ge=1, le=1024)
     num_layers: Whole = _key(
-        2, "Layers of the encoder and layers of the decoder: so many each.", "layers", ge=1, le=128
+        2, "Layers; of a transformer, of the encoder and of the decoder: so many each.", "layers", ge=1, le=128
     )
     sequence_length: Whole = _key(
-        64, "Longest source and longest target, the end token included.", "tokens", ge=2, le=65536
+        64,
+        "Longest source and longest target, the end token included; of gpt, the window: how many tokens it sees.",
+        "tokens",
+        ge=2,
+        le=65536,
     )
     d_ff: Whole | None = _key(
         None, "Width inside the feed-forward part; left out, 4 * d_model.", "features", ge=1, le=65536, examples=[512]
     )
     dropout: float = _key(0.1, "Share of activations dropped in training.", "share", ge=0, lt=1)
-    positions: Literal["sinusoidal", "learned"] = _key("sinusoidal", "How a token's place is told.")
-
-    @property
-    def feed_forward(self) -> int:
-        """Width inside the feed-forward part, in features."""
-        return 4 * self.d_model if self.d_ff is None else self.d_ff
+    positions: Literal["sinusoidal", "learned"] | None = _key(
+        None,
+        "How a token's place is told; left out, sinusoidal for transformer, learned for gpt.",
+        examples=["sinusoidal"],
+    )
 
 
 class Training(Part):
@@ -125,11 +133,11 @@ class Tokenizer(Part):
     vocab_size: Whole = _key(4000, "Largest vocabulary of bpe; char takes what occurs.", "tokens", ge=260, le=1_000_000)
 
 
-MODEL = Ranged(TransformerModel, fixed=("architecture",))
+MODEL = Ranged(Model, fixed=("architecture",))
 TRAINING = Ranged(Training)
 TOKENIZER = Ranged(Tokenizer)
 # Under their own names, so that a spec can be pickled.
-TransformerModelRanges, TrainingRanges, TokenizerRanges = MODEL.variant, TRAINING.variant, TOKENIZER.variant
+ModelRanges, TrainingRanges, TokenizerRanges = MODEL.variant, TRAINING.variant, TOKENIZER.variant
 
 
 def _column(value: Any) -> str | int:
@@ -245,8 +253,30 @@ class Search(Part):
     max_concurrent_trials: Whole | None = _key(
         None, "How many run at once; left out, as many as fit.", "trials", ge=1, le=100_000, examples=[2]
     )
-    metric: Literal["val/exact_match", "val/accuracy", "val/bleu", "val/chrf", "val/loss", "val/perplexity"] | None = (
-        _key(None, "What is compared; left out, the task's own.", examples=["val/exact_match"])
+    metric: (
+        Literal[
+            "val/exact_match",
+            "val/accuracy",
+            "val/bleu",
+            "val/chrf",
+            "val/bits_per_byte",
+            "val/loss",
+            "val/perplexity",
+        ]
+        | None
+    ) = _key(
+        None,
+        "What is compared; left out, val/exact_match for translation, val/bits_per_byte for language_modeling.",
+        examples=["val/exact_match"],
+    )
+    include: Annotated[
+        tuple[dict[str, Any], ...],
+        Field(strict=False, max_length=1000),
+        Says("a list of points such as [{num_heads: 4, learning_rate: 0.001}], each with a value for every varied key"),
+    ] = _key(
+        (),
+        "Points to start from, tried first and counted among the trials; each names every varied key, and its variant "
+        "where there are some.",
     )
     retries: Whole = _key(1, "How often a failed trial starts again from its checkpoint.", "times", ge=0, le=100)
 
@@ -284,6 +314,59 @@ class Resources(Part):
     @property
     def stall_timeout_s(self) -> int:
         return units.duration_s(self.stall_timeout)
+
+
+class Budget(Part):
+    """What the whole sweep may take. At a limit the running trials make a last evaluation, and the best is kept."""
+
+    wall_clock: Annotated[str, AfterValidator(_duration), Says(units.DURATION_FORMS)] | None = _key(
+        None,
+        "Longest time from the start of the driver to the end of its last training; each resume begins anew.",
+        "duration in d, h, m, s",
+        examples=["20m"],
+    )
+    trial_hours: float | None = _key(
+        None,
+        "Sum of the time that trials train, over all attempts.",
+        "hours of a trial",
+        gt=0,
+        le=10**7,
+        examples=[2.0],
+    )
+    checkpoint_bytes: Annotated[
+        str | None,
+        BeforeValidator(lambda value: str(value) if type(value) is int else value),
+        AfterValidator(lambda value: None if value is None else _size(value)),
+        WithJsonSchema({"type": ["string", "integer", "null"]}),
+        Says(units.SIZE_FORMS),
+    ] = _key(
+        None,
+        "Most that all checkpoints of the sweep take on disk; the best and those of running trials stay.",
+        "bytes, or with a unit: KiB MiB GiB TiB, KB MB GB TB",
+        examples=["20GiB"],
+    )
+
+    @property
+    def wall_clock_s(self) -> int | None:
+        return None if self.wall_clock is None else units.duration_s(self.wall_clock)
+
+    @property
+    def checkpoint_limit_bytes(self) -> int | None:
+        return None if self.checkpoint_bytes is None else units.size_bytes(self.checkpoint_bytes)
+
+
+class VariantData(Part):
+    """What a variant changes of the data."""
+
+    tokenizer: Annotated[Part, TOKENIZER] = _section(lambda: TOKENIZER.variant(), "How text becomes tokens.")
+
+
+class Variant(Part):
+    """What a variant of the sweep sets in place of the spec's own keys."""
+
+    model: Annotated[Part, MODEL] = _section(lambda: MODEL.variant(), "What is trained.")
+    training: Annotated[Part, TRAINING] = _section(lambda: TRAINING.variant(), "How a trial is trained.")
+    data: VariantData = _section(VariantData, "How text becomes tokens.")
 
 
 class Registration(Part):

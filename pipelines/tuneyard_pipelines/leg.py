@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tuneyard_pipelines.journal import SweepFolder
+from tuneyard_pipelines import checkpoints
+from tuneyard_pipelines.catalog import Mode
+from tuneyard_pipelines.journal import CUT, SweepFolder
 from tuneyard_pipelines.spec import Point
 from tuneyard_pipelines.watchdog import last_words
 
@@ -16,16 +18,24 @@ NO_SPACE = "no_space"  # no outcome of a trial: a disk that is full or read-only
 
 @dataclass(frozen=True)
 class Leg:
-    """What a process is asked to do: bring `trial` to rung number `rung`, under attempt `attempt` of the driver."""
+    """What a process is asked to do: bring `trial` to rung number `rung`, under attempt `attempt` of the driver.
+
+    `point` is one of `variant`.
+    """
 
     folder: str
     trial: str
     point: Point
     attempt: int
     rung: int
+    variant: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @property
+    def trial_folder(self) -> Path:
+        return SweepFolder(Path(self.folder)).trial(self.trial)
 
     @property
     def attempt_folder(self) -> Path:
@@ -52,10 +62,28 @@ class LegResult:
         return asdict(self)
 
 
-def explain_death(leg: Leg) -> LegResult:
-    """What became of a leg whose process is gone without a result."""
+def explain_death(leg: Leg, mode: Mode) -> LegResult:
+    """What became of a leg whose process is gone without a result; one that was ended keeps its checkpoints' best."""
     outcome, message = last_words(leg.attempt_folder) or (
         "error",
         "the trial's process is gone without a word: it was killed, crashed, or its node was lost",
     )
-    return LegResult(outcome, message)
+    if outcome not in CUT:
+        return LegResult(outcome, message)
+    return stands(leg.trial_folder, mode, outcome, message)
+
+
+def stands(trial: Path, mode: Mode, outcome: str | None = None, message: str = "") -> LegResult:
+    """Where a trial stands by the checkpoints in its folder."""
+    kept = checkpoints.whole(trial)
+    best = checkpoints.best(kept, mode)
+    last = kept[-1].facts if kept else None
+    return LegResult(
+        outcome=outcome,
+        message=message,
+        share=last.share if last else 0.0,
+        tokens=last.tokens if last else 0,
+        step=last.step if last else 0,
+        score=best.facts.score if best else None,
+        metrics=best.facts.metrics if best else {},
+    )

@@ -11,8 +11,8 @@ from mlflow.pyfunc import PythonModel, PythonModelContext
 from tuneyard_pipelines.package import load
 
 
-class TranslationModel(PythonModel):
-    """Takes texts as a list or a frame of one column, gives their translations; MLflow reads the hints as signature."""
+class ServedModel(PythonModel):
+    """Takes texts as a list or a frame of one column, gives what the model makes of each; MLflow reads the hints as signature."""
 
     def load_context(self, context: PythonModelContext) -> None:
         self._model = load(Path(context.artifacts["model"]))
@@ -23,4 +23,4 @@ class TranslationModel(PythonModel):
         return self._model.predict(model_input)
 
 
-set_model(TranslationModel())
+set_model(ServedModel())

@@ -21,28 +21,38 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.utils.rnn import pad_sequence
 
-from tuneyard_modules.decoding import greedy
-from tuneyard_modules.transformer import EncoderDecoder
-from tuneyard_pipelines.build import build_network
-from tuneyard_pipelines.data import BOS, EOS, PAD, TextTokenizer
+from tuneyard_modules.decoding import greedy, sample
+from tuneyard_modules.transformer import DecoderOnly
+from tuneyard_pipelines.build import Network, build_network
+from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, TextTokenizer
 from tuneyard_pipelines.errors import InputError, RefusedError
 from tuneyard_pipelines.spec import TrialConfig
 
 WEIGHTS, TOKENIZER, MODEL, MANIFEST = "weights.safetensors", "tokenizer.json", "model.json", "manifest.json"
 FORMAT = 1
 PREDICT_BATCH = 64
+CONTINUATION_TOKENS = 64
 
 
 @dataclass(frozen=True)
-class Translator:
-    """A loaded translation model."""
+class TextModel:
+    """A loaded model: a translation model translates texts, a language model goes on with them."""
 
-    network: EncoderDecoder
+    network: Network
     tokenizer: TextTokenizer
     config: TrialConfig
 
     def predict(self, texts: Sequence[str]) -> list[str]:
-        """One translation a text, greedy decoding. Texts past `sequence_length` tokens are cut off, as in training."""
+        """What the model makes of each text, always by its likeliest token.
+
+        Translation: texts past `sequence_length` tokens are cut off, as in training. Language modeling: the
+        continuation alone, up to CONTINUATION_TOKENS tokens; of a text past `sequence_length` the end is read.
+        """
+        if isinstance(self.network, DecoderOnly):
+            return [
+                continued(self.network, self.tokenizer, self.tokenizer.encode(text), CONTINUATION_TOKENS)
+                for text in texts
+            ]
         length = self.config.model.sequence_length
         predictions: list[str] = []
         for start in range(0, len(texts), PREDICT_BATCH):
@@ -54,7 +64,22 @@ class Translator:
         return predictions
 
 
-def pack(folder: Path, network: EncoderDecoder, tokenizer: TextTokenizer, config: TrialConfig) -> None:
+def continued(network: DecoderOnly, tokenizer: TextTokenizer, ids: Sequence[int], most: int) -> str:
+    """How the model goes on with a text, always by the likeliest token, up to `most` tokens or the text's end."""
+    said = sample(
+        network,
+        [BOS, *ids],
+        eos_id=EOS,
+        max_new=most,
+        temperature=0.0,
+        generator=torch.Generator(),
+        banned_ids=(PAD, BOS, UNK),
+        device=next(network.parameters()).device,
+    )
+    return tokenizer.decode(said)
+
+
+def pack(folder: Path, network: Network, tokenizer: TextTokenizer, config: TrialConfig) -> None:
     """Write the model to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     # The output shares its matrix with the embedding: clone, since safetensors refuses memory that is held twice.
@@ -75,7 +100,7 @@ def digest(folder: Path) -> str:
     return _sha256(folder / MANIFEST)
 
 
-def load(folder: Path, expected: str | None = None) -> Translator:
+def load(folder: Path, expected: str | None = None) -> TextModel:
     """Read what `pack` wrote; no file is executed.
 
     Raises RefusedError when a file differs from the manifest, or the manifest from the digest `expected`; InputError
@@ -92,7 +117,7 @@ def load(folder: Path, expected: str | None = None) -> Translator:
         raise InputError(f"{folder}: not a packaged model ({cause})") from cause
     network.load_state_dict(load_file(folder / WEIGHTS))
     network.eval()
-    return Translator(network, TextTokenizer.load(folder / TOKENIZER), config)
+    return TextModel(network, TextTokenizer.load(folder / TOKENIZER), config)
 
 
 def verify(folder: Path, expected: str | None) -> None:

@@ -1,15 +1,37 @@
-"""What a sweep would do before it does it: points, trials, rungs, tokens. Trains and creates nothing."""
+"""What a sweep would do before it does it: points, trials, rungs, tokens, models, time. Trains and creates nothing."""
 
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tuneyard_pipelines.ranges import Choice, Range
+from tuneyard_pipelines import cost
+from tuneyard_pipelines.catalog import GUESSED_CHARACTERS, complete, vocab_size
+from tuneyard_pipelines.cost import Speed
+from tuneyard_pipelines.ranges import Choice, Point, Range
 from tuneyard_pipelines.space import Space, Survey
-from tuneyard_pipelines.spec import SpecError, SweepSpec
+from tuneyard_pipelines.spec import SpecError, SweepSpec, display_name
 from tuneyard_pipelines.spec_yaml import Problem, shown_value
+
+WEIGHED = 300  # points of a variant whose cost is computed, at most
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a plan cannot know by itself. Left out, what depends on it is left out, or marked as approximate.
+
+    characters: the vocabulary of type: char on this data, and whether it was counted on all of it; speed: a
+    calibration; slots: trials at once; memory_bytes: of this machine.
+    """
+
+    characters: int | None = None
+    exact: bool = False
+    speed: Speed | None = None
+    slots: int = 1
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -22,17 +44,34 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What would run. `points` is None for a continuous space; token counts are None for a budget of epochs.
+class Model:
+    """What a point of the sweep costs; `approximate` where its vocabulary is not known for sure."""
 
-    `feasible_points` is exact where `sampled_points` is None; otherwise only `feasible_share` is known, from so many
-    draws. `broken_rules` counts the examined points that break a rule; one point may break several.
+    name: str
+    parameters: int
+    memory_bytes: int
+    flops_per_token: int
+    approximate: bool
+
+    def __str__(self) -> str:
+        about = "~" if self.approximate else ""
+        return (
+            f"{about}{self.parameters:,} parameters, {about}{_gib(self.memory_bytes)} to train, "
+            f"{about}{self.flops_per_token:.3g} FLOPs a token{f' ({self.name})' if self.name else ''}"
+        )
+
+
+@dataclass(frozen=True)
+class VariantPlan:
+    """What would run of one variant; of a sweep without variants there is one, without a name.
+
+    `points` is None for a continuous space; token counts are None for a budget of epochs. `feasible_points` is exact
+    where `sampled_points` is None; otherwise only `feasible_share` is known, from so many draws. `broken_rules` counts
+    the examined points that break a rule; one point may break several. `training_s`: of all its trials together, None
+    without a calibration.
     """
 
     name: str
-    metric: str
-    mode: str
-    algorithm: str
     varied: dict[str, Any]
     points: int | None
     feasible_points: int | None
@@ -46,16 +85,17 @@ class Plan:
     rungs: tuple[Rung, ...]
     most_tokens: int | None
     expected_tokens: int | None
+    smallest: Model | None
+    largest: Model | None
+    training_s: float | None
     problems: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
-
     def lines(self) -> list[str]:
-        """The plan as text, one fact a line."""
+        """One fact a line."""
+        models = [("smallest", self.smallest), ("largest", self.largest)]
+        if self.smallest == self.largest:
+            models = [("model", self.smallest)]
         return [
-            f"sweep      {self.name}: {self.algorithm}, best by {self.metric} ({self.mode})",
             *(f"varied     {key}: {shown_value(written)}" for key, written in self.varied.items()),
             f"points     {self._points()}",
             *(f"           {count:,} break {rule}" for rule, count in self.broken_rules.items() if count),
@@ -65,8 +105,7 @@ class Plan:
                 f"rung       {rung.share:.3f}: {_amount(rung.budget)} {self.budget_unit}, {rung.trials:,} trials"
                 for rung in self.rungs
             ),
-            f"tokens     {self._tokens()}",
-            *(f"problem    {problem}" for problem in self.problems),
+            *(f"{label:<10} {model}" for label, model in models if model is not None),
         ]
 
     def _points(self) -> str:
@@ -80,25 +119,139 @@ class Plan:
             return f"{self.trials:,} (all feasible points; {self.trials_asked:,} were asked for)"
         return f"{self.trials:,}"
 
+
+@dataclass(frozen=True)
+class Plan:
+    """What would run. `training_s` is the time of training with all `slots` busy, without validation and start-up."""
+
+    name: str
+    metric: str
+    mode: str
+    algorithm: str
+    variants: tuple[VariantPlan, ...]
+    trials: int
+    most_tokens: int | None
+    expected_tokens: int | None
+    slots: int
+    training_s: float | None
+    problems: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """The plan as text, one fact a line."""
+        head = f"sweep      {self.name}: {self.algorithm}, best by {self.metric} ({self.mode})"
+        named = [f"variants   {len(self.variants)}, {self.trials:,} trials"] if self.variants[0].name else []
+        inside = [
+            line
+            for variant in self.variants
+            for line in ([f"variant    {variant.name}"] if variant.name else []) + variant.lines()
+        ]
+        return [
+            head,
+            *named,
+            *inside,
+            f"tokens     {self._tokens()}",
+            *([f"time       {self._time()}"] if self.training_s is not None else []),
+            *(f"problem    {problem}" for problem in self.problems),
+        ]
+
     def _tokens(self) -> str:
         if self.most_tokens is None:
             return "known once the data is read"
         return f"at most {self.most_tokens:,}; about {self.expected_tokens:,} expected"
 
+    def _time(self) -> str:
+        at_once = f"{self.slots} trial{'s' if self.slots > 1 else ''} at once"
+        return (
+            f"about {duration(self.training_s or 0.0)} of training on this machine, {at_once}; validation comes on top"
+        )
 
-def plan(spec: SweepSpec) -> Plan:
+
+def plan(spec: SweepSpec, machine: Machine = Machine()) -> Plan:
     """What `spec` would run; `problems` says why it cannot."""
-    space = Space(spec)
-    survey = space.survey(spec.seed)
-    trials = _trials(spec, space, survey)
-    unit, amount = _budget(spec)
-    rungs = _rungs(spec, unit, amount, trials)
-    full_tokens = _tokens(spec, unit, amount)
+    variants = tuple(_variant(name, one, machine) for name, one in spec.by_variant.items())
+    seconds = [one.training_s for one in variants]
+    problems = [problem for one in variants for problem in one.problems]
     return Plan(
         name=spec.name,
         metric=spec.metric,
         mode=spec.mode,
         algorithm=spec.search.algorithm,
+        variants=variants,
+        trials=sum(one.trials for one in variants),
+        most_tokens=_sum([one.most_tokens for one in variants]),
+        expected_tokens=_sum([one.expected_tokens for one in variants]),
+        slots=machine.slots,
+        training_s=None if None in seconds else sum(one or 0.0 for one in seconds) / machine.slots,
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def runnable(spec: SweepSpec, machine: Machine = Machine(), *, file: str = "") -> Plan:
+    """The plan of a spec that can run. Raises SpecError, with `file` as its place, for one that cannot."""
+    planned = plan(spec, machine)
+    if planned.problems:
+        raise SpecError(Problem(file or spec.name, "", problem) for problem in planned.problems)
+    return planned
+
+
+def extremes(spec: SweepSpec, machine: Machine) -> list[tuple[Mapping[str, Any], int]]:
+    """Values and vocabulary of the smallest and the largest model of each variant: what a calibration measures."""
+    found = []
+    for variant in spec.by_variant.values():
+        costs = _costs(variant, Space(variant, characters=machine.characters), machine)
+        if costs:
+            found += [costs[0], costs[-1]] if len(costs) > 1 else [costs[0]]
+    return [(weighed.values, weighed.vocab_size) for weighed in found]
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `3 min`, `2 h 10 min`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60} min"
+
+
+@dataclass(frozen=True)
+class _Weighed:
+    """A point with all its values and its cost."""
+
+    point: Point
+    values: Mapping[str, Any]
+    vocab_size: int
+    cost: Mapping[str, int]
+
+
+def _variant(name: str, spec: SweepSpec, machine: Machine) -> VariantPlan:
+    space = Space(spec, characters=machine.characters)
+    survey = space.survey(spec.seed)
+    trials = _trials(spec, space, survey)
+    unit, amount = _budget(spec)
+    rungs = _rungs(spec, unit, amount, trials)
+    full_tokens = _tokens(spec, unit, amount)
+    costs = _costs(spec, space, machine)
+    budgets = _expected_budgets(rungs)
+    approximate = spec.values["data.tokenizer.type"] not in ("byte", "bpe") and not machine.exact
+    models = [
+        Model(
+            name=display_name(0, weighed.point).partition(" ")[2],
+            parameters=weighed.cost["parameters"],
+            memory_bytes=weighed.cost["memory_bytes"],
+            flops_per_token=weighed.cost["flops_per_token"],
+            approximate=approximate,
+        )
+        for weighed in (costs[:1] + costs[-1:])
+    ]
+    training_s = None
+    if machine.speed is not None and full_tokens is not None and costs:
+        each = [cost.seconds_per_token(weighed.values, weighed.vocab_size, machine.speed) for weighed in costs]
+        training_s = budgets * full_tokens * sum(each) / len(each)
+    return VariantPlan(
+        name=name,
         varied={key: held.written() for key, held in spec.ranges.items()},
         points=space.size,
         feasible_points=survey.feasible if survey.whole else None,
@@ -111,17 +264,53 @@ def plan(spec: SweepSpec) -> Plan:
         budget=amount,
         rungs=rungs,
         most_tokens=None if full_tokens is None else trials * full_tokens,
-        expected_tokens=None if full_tokens is None else round(_expected_budgets(rungs) * full_tokens),
-        problems=_problems(spec, space, survey),
+        expected_tokens=None if full_tokens is None else round(budgets * full_tokens),
+        smallest=models[0] if models else None,
+        largest=models[-1] if models else None,
+        training_s=training_s,
+        problems=(*_problems(spec, space, survey), *_too_large(spec, models, machine)),
     )
 
 
-def runnable(spec: SweepSpec, *, file: str = "") -> Plan:
-    """The plan of a spec that can run. Raises SpecError, with `file` as its place, for one that cannot."""
-    planned = plan(spec)
-    if planned.problems:
-        raise SpecError(Problem(file or spec.name, "", problem) for problem in planned.problems)
-    return planned
+def _costs(spec: SweepSpec, space: Space, machine: Machine) -> list[_Weighed]:
+    """Feasible points with their cost, the smallest model first: all of a small space, else a seeded sample."""
+    found = []
+    for point in _some(space, spec.seed):
+        if space.broken_rule(point) is None:
+            values = complete({**spec.values, **point})
+            size = vocab_size(values, machine.characters or GUESSED_CHARACTERS)
+            found.append(_Weighed(point, values, size, cost.derived(values, size)))
+    return sorted(found, key=lambda weighed: (weighed.cost["parameters"], weighed.cost["flops_per_token"]))
+
+
+def _some(space: Space, seed: int) -> Iterator[Point]:
+    if space.size is not None and space.size <= WEIGHED:
+        yield from space.grid()
+        return
+    rng = random.Random(f"cost {seed}")
+    yield from space.corners()
+    for _ in range(WEIGHED):
+        yield space.sample(rng)
+
+
+def _too_large(spec: SweepSpec, models: list[Model], machine: Machine) -> Iterator[str]:
+    """Says where even the smallest model does not fit the machine or its share of it."""
+    if not models:
+        return
+    needed = models[0].memory_bytes
+    if machine.memory_bytes is not None and needed > machine.memory_bytes:
+        yield (
+            f"does not fit here: the smallest model needs about {_gib(needed)} to train, and this machine has "
+            f"{_gib(machine.memory_bytes)}; make d_model, num_layers, batch_tokens or sequence_length smaller"
+        )
+
+
+def _gib(amount_bytes: int) -> str:
+    return f"{amount_bytes / 2**30:,.1f} GiB" if amount_bytes >= 2**30 else f"{amount_bytes / 2**20:,.0f} MiB"
+
+
+def _sum(counts: list[int | None]) -> int | None:
+    return None if None in counts else sum(count or 0 for count in counts)
 
 
 def _amount(amount: float) -> str:

@@ -12,19 +12,24 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from tuneyard_pipelines.journal import SweepState, TrialState
+from tuneyard_pipelines.journal import EARLY, FAILURES, FULL, SweepState, TrialState
 
 Mode = Literal["min", "max"]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """rungs: rising shares of the budget, the last 1.0; trials: how many points are asked for."""
+    """Of one variant. rungs: rising shares of the budget, the last 1.0; trials: how many points are asked for.
+
+    retried_ms: trials that failed before this moment are run again; gone: trials that have no checkpoint to go on from.
+    """
 
     rungs: Sequence[float]
     reduction_factor: int
     trials: int
     mode: Mode
+    retried_ms: int = 0
+    gone: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -44,31 +49,39 @@ class Else(Enum):
 
 
 def next_leg(state: SweepState, rules: Rules, *, exhausted: bool) -> Go | Else:
-    """What to do next; `exhausted`: there is no new point left. Pure.
+    """What to do next among the trials of one variant; `exhausted`: there is no new point left. Pure.
 
     In this order: legs that were cut off, the highest promotion, a new point; when all that is over and no trial has
-    reached the full budget, the best one goes on to it.
+    reached the full budget, the best one goes on to it. Trials that ended early take part like those that wait.
     """
-    trials = [trial for trial in state.trials.values() if trial.outcome is None]
+    trials = [trial for trial in state.trials.values() if _may_go_on(trial, rules)]
     for trial in trials:
         if trial.pending is not None and not trial.running:
             return Go(trial.id, trial.pending)
         if trial.rung is None and trial.pending is None:
             return Go(trial.id, 0)
-    top = len(rules.rungs) - 1
-    for rung in reversed(range(top)):
+    promotable = {trial.id for trial in trials if trial.pending is None} - rules.gone
+    for rung in reversed(range(len(rules.rungs) - 1)):
         for trial in _promotable(state.trials.values(), rung, rules):
-            if trial.outcome is None and trial.rung == rung and trial.pending is None:
+            if trial.id in promotable and trial.rung == rung:
                 return Go(trial.id, rung + 1)
     if len(state.trials) < rules.trials and not exhausted:
         return Else.NEW
     if any(trial.running for trial in trials):
         return Else.WAIT
-    candidates = [trial for trial in trials if trial.score is not None]
-    if candidates and winner(state.trials, rules) is None:
+    candidates = [trial for trial in trials if trial.id in promotable and trial.score is not None]
+    if candidates and winner(state.trials, rules.mode) is None:
         best = ranked(candidates, rules.mode, rung=max(trial.rung or 0 for trial in candidates))[0]
         return Go(best.id, (best.rung or 0) + 1)
     return Else.DONE
+
+
+def spent(state: SweepState, rules: Rules) -> float:
+    """Full budgets that the trials of a variant have used or were sent to use; the variant with the least goes next."""
+    return sum(
+        max(trial.share, rules.rungs[trial.pending] if trial.running and trial.pending is not None else 0.0)
+        for trial in state.trials.values()
+    )
 
 
 def ranked(trials: Iterable[TrialState], mode: Mode, *, rung: int) -> list[TrialState]:
@@ -77,10 +90,34 @@ def ranked(trials: Iterable[TrialState], mode: Mode, *, rung: int) -> list[Trial
     return [trial for trial, score in sorted(at, key=lambda pair: (_cost(pair[1], mode), pair[0].number))]
 
 
-def winner(trials: Mapping[str, TrialState], rules: Rules) -> TrialState | None:
-    """The best among the trials that had their full budget."""
-    full = ranked(trials.values(), rules.mode, rung=len(rules.rungs) - 1)
-    return next((trial for trial in full if trial.score is not None), None)
+def winner(trials: Mapping[str, TrialState], mode: Mode) -> TrialState | None:
+    """The best among the trials that had their full budget, of whatever variant."""
+    return _best([trial for trial in trials.values() if trial.share >= FULL and trial.outcome not in FAILURES], mode)
+
+
+def best_so_far(trials: Mapping[str, TrialState], mode: Mode) -> TrialState | None:
+    """The best of all trials that did not fail, however far they came: what is left of a sweep that was ended."""
+    return _best([trial for trial in trials.values() if trial.outcome not in FAILURES], mode)
+
+
+def standings(trials: Iterable[TrialState], rungs: Mapping[str, Sequence[float]], mode: Mode) -> list[TrialState]:
+    """All trials, best first: by the highest rung they reached (`rungs` by variant), then by score, then by number."""
+
+    def level(trial: TrialState) -> float:
+        return 0.0 if trial.rung is None else rungs[trial.variant][trial.rung]
+
+    return sorted(trials, key=lambda trial: (-level(trial), _cost(trial.score, mode), trial.number))
+
+
+def _best(trials: Sequence[TrialState], mode: Mode) -> TrialState | None:
+    scored = [trial for trial in trials if math.isfinite(_cost(trial.score, mode))]
+    return min(scored, key=lambda trial: (_cost(trial.score, mode), trial.number), default=None)
+
+
+def _may_go_on(trial: TrialState, rules: Rules) -> bool:
+    if trial.outcome in FAILURES:
+        return (trial.ended_ms or 0) < rules.retried_ms
+    return trial.outcome is None or trial.outcome in EARLY
 
 
 def score_at(trial: TrialState, rung: int) -> float | None:

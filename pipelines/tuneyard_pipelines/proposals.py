@@ -39,12 +39,15 @@ class Observed:
 
 
 def propose(space: Space, algorithm: str, seed: int, history: Sequence[Observed]) -> Point | None:
-    """The next point, or None when no feasible point is left that is not in the history.
+    """The next point, or None when no feasible point is left that is not in the history; included points come first.
 
     Of a space too large to enumerate, None means that 10,000 draws met none. random depends on the seed and the points
     of the history; tpe on their scores too.
     """
     seen = {space.identity(observed.point) for observed in history}
+    for included in space.included:
+        if space.identity(included) not in seen:
+            return included
     if algorithm == "grid":
         return next(_left(space, seen), None)
     rng = random.Random(f"{algorithm} {seed} {len(history)}")

@@ -33,6 +33,13 @@ class Choice:
     def value(self, index: int) -> Scalar:
         return self.values[index]
 
+    def take(self, value: Any) -> Scalar:
+        """The choice that `value` is. Raises ValueError."""
+        for held in self.values:
+            if held == value and isinstance(held, str) == isinstance(value, str):
+                return held
+        raise ValueError(f"found {value!r}; allowed: one of {', '.join(map(str, self.values))}")
+
     def sample(self, rng: random.Random) -> Scalar:
         return rng.choice(self.values)
 
@@ -55,6 +62,13 @@ class Integers:
     def value(self, index: int) -> int:
         return self.low + index * self.step
 
+    def take(self, value: Any) -> int:
+        """`value` as a number of the range. Raises ValueError."""
+        if _is_number(value) and self.low <= value <= self.high and (value - self.low) % self.step == 0:
+            return int(value)
+        apart = "" if self.step == 1 else f", {self.step} apart"
+        raise ValueError(f"found {value!r}; allowed: a whole number from {self.low} to {self.high}{apart}")
+
     def sample(self, rng: random.Random) -> int:
         return self.value(rng.randrange(self.size))
 
@@ -69,6 +83,10 @@ class Uniform:
     low: float
     high: float
 
+    def take(self, value: Any) -> float:
+        """`value` as a number of the interval. Raises ValueError."""
+        return _between(value, self.low, self.high)
+
     def sample(self, rng: random.Random) -> float:
         return min(max(rng.uniform(self.low, self.high), self.low), self.high)
 
@@ -82,6 +100,10 @@ class LogUniform:
 
     low: float
     high: float
+
+    def take(self, value: Any) -> float:
+        """`value` as a number of the interval. Raises ValueError."""
+        return _between(value, self.low, self.high)
 
     def sample(self, rng: random.Random) -> float:
         return min(max(math.exp(rng.uniform(math.log(self.low), math.log(self.high))), self.low), self.high)
@@ -127,6 +149,16 @@ def read(written: list[Any] | dict[str, Any], kind: type, value: Callable[[Any],
     if low <= 0:
         raise ValueError(f"loguniform from {low!r}: both ends must be above 0")
     return LogUniform(float(low), float(high))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _between(value: Any, low: float, high: float) -> float:
+    if _is_number(value) and low <= value <= high:
+        return float(value)
+    raise ValueError(f"found {value!r}; allowed: a number from {low:g} to {high:g}")
 
 
 def _choice(written: list[Any], value: Callable[[Any], Scalar]) -> Choice:

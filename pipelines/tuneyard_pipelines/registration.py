@@ -25,6 +25,7 @@ from tuneyard_pipelines.journal import Header, Journal, TrialState, WinnerRegist
 log = logging.getLogger(__name__)
 
 CANDIDATE = "candidate"
+EXAMPLE_CHARACTERS = 500
 GROUP = ("tuneyard.metric", "tuneyard.metric_signature", "tuneyard.validation_fingerprint")
 REQUIREMENTS = ("torch", "tokenizers", "safetensors", "datasets", "sacrebleu", "mlflow")
 CODE = Path(__file__).with_name("mlflow_model.py")
@@ -85,7 +86,8 @@ def _create(
     if found is None:
         raise TuneyardError(f"{folder.evidence(best.id)}: the evidence is gone or damaged; it cannot be registered")
     run = client.get_run(run_id)
-    example = PreparedData.open(header.data).split("test")[0]["source"]
+    prepared = PreparedData.open(header.data)
+    example = prepared.split("test")[0][prepared.columns[0]][:EXAMPLE_CHARACTERS]
     # Made by hand: `Model.log` alone would put it into whichever experiment is active in this process.
     model = client.create_logged_model(
         run.info.experiment_id, name="model", source_run_id=run_id, params=dict(run.data.params)

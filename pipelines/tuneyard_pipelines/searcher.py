@@ -6,51 +6,88 @@ import json
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ray.tune.search import Searcher
 
-from tuneyard_pipelines import promotion
+from tuneyard_pipelines import checkpoints, promotion
+from tuneyard_pipelines.catalog import Mode
+from tuneyard_pipelines.control import Finish, Inbox, Wishes
 from tuneyard_pipelines.errors import TuneyardError
-from tuneyard_pipelines.journal import Journal, LegEnded, LegFailed, LegStarted, TrialCreated, TrialEnded, TrialState
+from tuneyard_pipelines.journal import (
+    CUT,
+    Journal,
+    LegCut,
+    LegEnded,
+    LegFailed,
+    LegStarted,
+    SweepState,
+    TrialCreated,
+    TrialEnded,
+    TrialState,
+)
 from tuneyard_pipelines.leg import NO_SPACE, Leg, LegResult, explain_death
 from tuneyard_pipelines.promotion import Else, Go, Rules
 from tuneyard_pipelines.proposals import Observed, propose
 from tuneyard_pipelines.space import Space
-from tuneyard_pipelines.spec import SweepSpec, display_name
+from tuneyard_pipelines.spec import Point, SweepSpec, display_name
 
 log = logging.getLogger(__name__)
 RETRIED = frozenset({"error", "stalled"})  # a point that diverges or outgrows its memory would do so again
+
+
+@dataclass
+class _Family:
+    """A variant in the search: its spec, its space, and whether that has no new point left."""
+
+    spec: SweepSpec
+    space: Space
+    exhausted: bool = False
 
 
 class LegSearcher(Searcher):
     """Suggests (trial, rung) pairs; its only state beside the journal is which Tune trial runs which leg.
 
     Tune pickles its searcher now and then for a restore that is never made: the journal is all that an attempt needs.
+    `finishing` is set from outside: no leg begins any more, those that run come to their end.
     """
 
-    def __init__(self, journal: Journal, spec: SweepSpec, attempt: int, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, journal: Journal, spec: SweepSpec, attempt: int, now_ms: Callable[[], int], characters: int | None = None
+    ) -> None:
         super().__init__(metric="leg", mode=spec.mode)  # Tune wants the name of something that is reported
         self._journal, self._spec, self._attempt, self._now_ms = journal, spec, attempt, now_ms
-        self._space = Space(spec)
-        self._rules = rules(spec)
-        self.exhausted = False
+        self._families = {
+            name: _Family(variant, Space(variant, characters=characters)) for name, variant in spec.by_variant.items()
+        }
+        self._inbox = Inbox(journal.folder)
+        self._heard = 0
         self._legs: dict[str, Leg] = {}
+        self._gone: set[str] = set()  # trials that cannot go on, since their checkpoints made room for others
         self._broken: Exception | None = None
         self.stopping = False
+        self.finishing: Finish | None = None
 
     def __reduce__(self) -> tuple[type[Searcher], tuple[()]]:
         return Searcher, ()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether some variant has fewer points than were asked for."""
+        return any(family.exhausted for family in self._families.values())
+
+    def asked_meanwhile(self) -> bool:
+        """Whether something was asked for after the last leg was chosen."""
+        return self._inbox.read().heard > self._heard
 
     def suggest(self, trial_id: str) -> Any:
         """A leg as Tune's config, None to be asked again, or FINISHED. Raises what `on_trial_complete` met."""
         if self._broken is not None:
             raise self._broken
-        if self.stopping:
+        if self.stopping or self.finishing:
             return None if self._legs else Searcher.FINISHED
-        step = promotion.next_leg(self._journal.state, self._rules, exhausted=self.exhausted)
-        if step is Else.NEW:
-            step = self._new_trial()
+        step = self._next()
         if not isinstance(step, Go):
             return None if step is Else.WAIT else Searcher.FINISHED
         trial = self._journal.state.trials[step.trial]
@@ -60,6 +97,7 @@ class LegSearcher(Searcher):
             point=trial.point,
             attempt=self._attempt,
             rung=step.rung,
+            variant=trial.variant,
         )
         self._journal.append(LegStarted(trial.id, self._attempt, step.rung, self._now_ms()))
         self._legs[trial_id] = leg
@@ -71,10 +109,12 @@ class LegSearcher(Searcher):
         if leg is None or self.stopping:
             return
         try:
-            outcome = _outcome(leg, result, error)
+            outcome = _outcome(leg, result, error, self._spec.mode)
             if outcome.outcome == NO_SPACE:  # the trial stays open: its next attempt goes on from its checkpoint
                 raise TuneyardError(f"trial {leg.trial} could not write: {outcome.message}; free space")
-            if outcome.outcome:
+            if outcome.outcome in CUT:
+                self._cut(leg, outcome)
+            elif outcome.outcome:
                 self._failed(leg, outcome)
             else:
                 self._ended(leg, outcome)
@@ -87,34 +127,55 @@ class LegSearcher(Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """The journal is the state."""
 
-    def _new_trial(self) -> Go | Else:
-        history = [observed(trial) for trial in self._journal.state.trials.values()]
-        point = propose(self._space, self._spec.search.algorithm, self._spec.seed, history)
+    def _next(self) -> Go | Else:
+        """The next leg of the variant that has used the least so far and has one."""
+        wishes, state = self._inbox.read(), self._journal.state
+        self._heard = wishes.heard
+        asked = rules(self._spec, wishes, frozenset(self._gone))
+        states = {name: state.of(name) for name in self._families}
+        waiting = False
+        for name in sorted(self._families, key=lambda name: promotion.spent(states[name], asked[name])):
+            family = self._families[name]
+            step = promotion.next_leg(states[name], asked[name], exhausted=family.exhausted)
+            if step is Else.NEW:
+                step = self._new_trial(name, states[name], asked[name], wishes)
+            if isinstance(step, Go):
+                trial = self._journal.state.trials[step.trial]
+                if (
+                    trial.pending is None
+                    and trial.legs
+                    and not checkpoints.any_left(self._journal.folder.trial(trial.id))
+                ):
+                    self._gone.add(trial.id)
+                    return self._next()
+                return step
+            waiting = waiting or step is Else.WAIT
+        return Else.WAIT if waiting else Else.DONE
+
+    def _new_trial(self, name: str, state: SweepState, asked: Rules, wishes: Wishes) -> Go | Else:
+        family = self._families[name]
+        point = _added(family.space, name, state, wishes)
         if point is None:
-            self.exhausted = True
-            return promotion.next_leg(self._journal.state, self._rules, exhausted=True)
+            history = [observed(trial) for trial in state.trials.values()]
+            point = propose(family.space, self._spec.search.algorithm, self._spec.seed, history)
+        if point is None:
+            family.exhausted = True
+            return promotion.next_leg(state, asked, exhausted=True)
         number = self._journal.folder.last_number(self._journal.state) + 1
         trial = f"t{number:03d}"
-        name = display_name(number, point)
-        self._journal.append(TrialCreated(trial, number, name, point, self._now_ms()))
+        title = display_name(number, point, name)
+        self._journal.append(TrialCreated(trial, number, title, point, self._now_ms(), name))
         return Go(trial, 0)
 
     def _ended(self, leg: Leg, result: LegResult) -> None:
-        self._journal.append(
-            LegEnded(
-                trial=leg.trial,
-                attempt=leg.attempt,
-                rung=leg.rung,
-                share=result.share,
-                tokens=result.tokens,
-                step=result.step,
-                score=result.score,
-                metrics=result.metrics,
-                time_ms=self._now_ms(),
-            )
-        )
-        if leg.rung == len(self._rules.rungs) - 1:
+        self._journal.append(_stands(LegEnded, leg, result, self._now_ms()))
+        if leg.rung == len(self._families[leg.variant].spec.rungs()) - 1:
             self._journal.append(TrialEnded(leg.trial, "completed", "", self._now_ms()))
+
+    def _cut(self, leg: Leg, result: LegResult) -> None:
+        if result.step:
+            self._journal.append(_stands(LegCut, leg, result, self._now_ms()))
+        self._journal.append(TrialEnded(leg.trial, str(result.outcome), result.message, self._now_ms()))
 
     def _failed(self, leg: Leg, result: LegResult) -> None:
         outcome = result.outcome or "error"
@@ -125,14 +186,24 @@ class LegSearcher(Searcher):
             self._journal.append(TrialEnded(leg.trial, outcome, result.message, self._now_ms()))
 
 
-def rules(spec: SweepSpec) -> Rules:
-    """What the promotion needs of a spec; a grid without `trials` asks for every point."""
-    return Rules(
-        rungs=spec.rungs(),
-        reduction_factor=spec.reduction_factor,
-        trials=spec.search.trials or sys.maxsize,
-        mode=spec.mode,
-    )
+def rules(spec: SweepSpec, wishes: Wishes, gone: frozenset[str] = frozenset()) -> dict[str, Rules]:
+    """What the promotion needs, by variant; a grid without `trials` asks for every point.
+
+    More trials are shared like the first ones; an added point is its variant's own.
+    """
+    return {
+        name: Rules(
+            rungs=variant.rungs(),
+            reduction_factor=variant.reduction_factor,
+            trials=(variant.search.trials or sys.maxsize - wishes.more)
+            + wishes.more // len(spec.by_variant)
+            + sum(owner == name for owner, _ in wishes.added),
+            mode=variant.mode,
+            retried_ms=wishes.retried_ms,
+            gone=gone,
+        )
+        for name, variant in spec.by_variant.items()
+    }
 
 
 def observed(trial: TrialState) -> Observed:
@@ -141,9 +212,33 @@ def observed(trial: TrialState) -> Observed:
     return Observed(point=trial.point, scores=scores, finished=trial.outcome is not None)
 
 
-def _outcome(leg: Leg, result: dict[str, Any] | None, error: bool) -> LegResult:
+def _added(space: Space, variant: str, state: SweepState, wishes: Wishes) -> Point | None:
+    """The first point that was asked for by hand and is not there yet."""
+    there = {space.identity(trial.point) for trial in state.trials.values()}
+    wanted = (point for owner, point in wishes.added if owner == variant)
+    return next((point for point in wanted if space.identity(point) not in there), None)
+
+
+def _stands(
+    kind: type[LegEnded] | type[LegCut], leg: Leg, result: LegResult, time_ms: int
+) -> LegEnded | LegCut:
+    """Where a leg came to, as an event."""
+    return kind(
+        trial=leg.trial,
+        attempt=leg.attempt,
+        rung=leg.rung,
+        share=result.share,
+        tokens=result.tokens,
+        step=result.step,
+        score=result.score,
+        metrics=result.metrics,
+        time_ms=time_ms,
+    )
+
+
+def _outcome(leg: Leg, result: dict[str, Any] | None, error: bool, mode: Mode) -> LegResult:
     if error:
-        return explain_death(leg)
+        return explain_death(leg, mode)
     if not result or "leg" not in result:
         return LegResult("no_metric", "the trial's process ended well and reported nothing")
     return LegResult(**json.loads(result["leg"]))

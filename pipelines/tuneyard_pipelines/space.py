@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from tuneyard_pipelines.catalog import ARCHITECTURE_RULES, complete
+from tuneyard_pipelines import cost
+from tuneyard_pipelines.catalog import ARCHITECTURES, GUESSED_CHARACTERS, complete, vocab_size
 from tuneyard_pipelines.constraints import Constraint, ConstraintError, parse
-from tuneyard_pipelines.ranges import Continuous, Point, Range, Scalar
+from tuneyard_pipelines.ranges import Choice, Continuous, Point, Range, Scalar
 from tuneyard_pipelines.vocabulary import constraint_names
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 ENUMERATED = 50_000  # points; larger spaces are sampled
 SAMPLED = 2_000
 _PROBED = 200
+_COSTS = frozenset({"parameters", "memory_bytes", "flops_per_token"})
 
 
 @dataclass(frozen=True)
@@ -44,18 +47,28 @@ class Survey:
 class Space:
     """Ranges and rules of a spec. A point holds the varied keys only."""
 
-    def __init__(self, spec: SweepSpec, constraints: Sequence[str] | None = None) -> None:
-        """`constraints` take the place of the spec's own."""
+    def __init__(
+        self, spec: SweepSpec, constraints: Sequence[str] | None = None, *, characters: int | None = None
+    ) -> None:
+        """`constraints` take the place of the spec's own; `characters` is the vocabulary that type: char will have."""
         self.ranges: dict[str, Range] = spec.ranges
         self.keys: tuple[str, ...] = tuple(spec.ranges)
         self.mode = spec.mode
         self.trials = spec.search.trials
         self._values = spec.values
-        self._rules = ARCHITECTURE_RULES[str(spec.values["model.architecture"])]
+        self._rules = ARCHITECTURES[str(spec.values["model.architecture"])].rules
         self._constraints: list[Constraint] = [
             constraint_of(text, spec.values) for text in (spec.constraints if constraints is None else constraints)
         ]
+        self._characters = characters or GUESSED_CHARACTERS
+        self._costs = any(_COSTS & set(held.names) for held in self._constraints)
         self._judged: dict[tuple[Scalar, ...], tuple[str, ...]] = {}
+        self._include = spec.search.include
+
+    @cached_property
+    def included(self) -> tuple[Point, ...]:
+        """The points to start from. Raises ValueError for one that is not of this space."""
+        return tuple(self.read_point(written) for written in self._include)
 
     @property
     def size(self) -> int | None:
@@ -80,11 +93,39 @@ class Space:
         """What makes two points the same."""
         return tuple(point[key] for key in self.keys)
 
+    def read_point(self, written: Mapping[str, Any]) -> Point:
+        """The point that a person means: a value of its range for every varied key, by full or short name.
+
+        Raises ValueError, naming key, value and what is allowed, also for a point that breaks a rule.
+        """
+        names = constraint_names(self.keys)
+        values: Point = {}
+        for name, value in written.items():
+            if name not in names:
+                raise ValueError(f"{name!r} is no varied key; a point names {self._named()}")
+            if names[name] in values:
+                raise ValueError(f"{name!r} stands twice")
+            try:
+                values[names[name]] = self.ranges[names[name]].take(value)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        if missing := [key for key in self.keys if key not in values]:
+            raise ValueError(f"{missing[0]} is missing; a point names {self._named()}")
+        point = {key: values[key] for key in self.keys}
+        if (broken := self.broken_rule(point)) is not None:
+            raise ValueError(f"the point breaks {broken}")
+        return point
+
     def grid(self) -> Iterator[Point]:
         """All points, the last key moving fastest. Raises ValueError if a range is continuous."""
         if self.size is None:
             raise ValueError("a continuous range has no grid; use random or tpe")
         return (self._numbered(number) for number in range(self.size))
+
+    def corners(self) -> Iterator[Point]:
+        """The points at the lowest and at the highest end of every range; of texts, the first and the last."""
+        for end in (min, max):
+            yield {key: _end(held, end) for key, held in self.ranges.items()}
 
     def sample(self, rng: random.Random) -> Point:
         """Any point, feasible or not."""
@@ -119,6 +160,9 @@ class Space:
                     failing[held.text] = message
         return failing
 
+    def _named(self) -> str:
+        return ", ".join(key.rpartition(".")[2] for key in self.keys) or "no key, for nothing is varied"
+
     def _numbered(self, number: int) -> Point:
         point: Point = {}
         for key, held in reversed(self.ranges.items()):
@@ -142,12 +186,20 @@ class Space:
         return None
 
     def _at(self, point: Point) -> dict[str, Any]:
-        return complete({**self._values, **point})
+        values = complete({**self._values, **point})
+        return values | cost.derived(values, vocab_size(values, self._characters)) if self._costs else values
 
 
 def constraint_of(text: str, values: Mapping[str, Any]) -> Constraint:
-    """Read a constraint over the dotted keys of `values`. Raises ConstraintError."""
-    return parse(text, constraint_names(values))
+    """Read a constraint over the dotted keys of `values` and over what a point costs. Raises ConstraintError."""
+    return parse(text, constraint_names(values) | {name: name for name in _COSTS})
+
+
+def _end(held: Range, end: Callable[..., Scalar]) -> Scalar:
+    if not isinstance(held, Choice):
+        return end(held.low, held.high)
+    numbers = all(isinstance(value, int | float) for value in held.values)
+    return end(held.values) if numbers else held.values[0 if end is min else -1]
 
 
 def _keeps(constraint: Constraint, values: Mapping[str, Any]) -> bool:

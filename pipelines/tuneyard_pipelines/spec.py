@@ -16,8 +16,10 @@ from tuneyard_pipelines.catalog import METRICS, TASKS, Mode, complete
 from tuneyard_pipelines.keys import (
     MODEL,
     TRAINING,
+    Budget,
     Columns,
     DataSpec,
+    Model,
     Name,
     Registration,
     Resources,
@@ -27,7 +29,7 @@ from tuneyard_pipelines.keys import (
     Text,
     Tokenizer,
     Training,
-    TransformerModel,
+    Variant,
     Whole,
 )
 from tuneyard_pipelines.ranges import Point, Range, Scalar
@@ -35,8 +37,10 @@ from tuneyard_pipelines.sections import Part, Says
 from tuneyard_pipelines.spec_errors import SpecError
 
 __all__ = [
+    "Budget",
     "Columns",
     "DataSpec",
+    "Model",
     "Point",
     "Range",
     "Registration",
@@ -49,8 +53,8 @@ __all__ = [
     "SweepSpec",
     "Tokenizer",
     "Training",
-    "TransformerModel",
     "TrialConfig",
+    "Variant",
     "display_name",
     "every_key",
     "json_schema",
@@ -69,15 +73,16 @@ _LABELS = {
     "data.tokenizer.type": "tokenizer",
 }
 _LONGEST_NAME = 120
+VARIANT = "variant"  # what a point calls its variant
 _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
 
 class TrialConfig(Part):
     """One point of a sweep: every key has one value."""
 
-    task: Literal["translation"]
+    task: Literal["translation", "language_modeling"]
     seed: int
-    model: TransformerModel
+    model: Model
     training: Training
     tokenizer: Tokenizer
 
@@ -97,7 +102,9 @@ class SweepSpec(Part):
     version: Annotated[Literal[1], Says("1")] = Field(1, description="Version of this format.")
     name: Name = Field(description="Name of the sweep's experiment.", examples=["dates"])
     description: Annotated[Text, Field(max_length=4000)] = Field("", description="What the sweep is about.")
-    task: Literal["translation"] = Field(description="What is learned.", examples=["translation"])
+    task: Literal["translation", "language_modeling"] = Field(
+        description="What is learned: to translate texts, or to go on with them.", examples=["translation"]
+    )
     seed: Whole = Field(1, ge=0, le=2**32 - 1, description="Where all chance comes from: data, weights, search.")
     data: DataSpec = Field(description="Pairs of texts: where they come from, how they are split and cut into tokens.")
     model: Annotated[Part, MODEL] = Field(default_factory=lambda: MODEL.variant(), description="What is trained.")
@@ -113,6 +120,16 @@ class SweepSpec(Part):
     ] = Field(
         (), description="Expressions over the keys of a point; one that is false keeps the point from being tried."
     )
+    variants: Annotated[
+        dict[Name, Variant],
+        Field(max_length=50),
+        Says("a mapping of at most 50 names to what each changes, such as {small: {model: {d_model: 64}}}"),
+    ] = Field(
+        default_factory=dict,
+        description="Families to compare fairly: each sets keys of model, training or data.tokenizer in place of those "
+        "above, and has an equal share of the trials, its own ranges, searcher and rungs.",
+    )
+    budget: Budget = Field(default_factory=Budget, description="What the whole sweep may take; left out, no limit.")
     registration: Annotated[Registration | None, Says("a mapping such as {name: dates}")] = Field(
         None, alias="register", description="Where the best trial's model goes; left out, it is not registered."
     )
@@ -131,24 +148,45 @@ class SweepSpec(Part):
     def values(self) -> dict[str, Scalar | Range | None]:
         """All dotted keys of a trial: its value, its range, or None where it is left out."""
         values: dict[str, Any] = {"task": self.task, "seed": self.seed}
+        architecture = self.model.architecture or TASKS[self.task].architectures[0]  # type: ignore[attr-defined]
         for section, part in zip(_SECTIONS, (self.model, self.training, self.data.tokenizer), strict=True):
             values |= {f"{section}.{key}": value for key, value in part}
-        return values
+        return values | {"model.architecture": architecture}
 
     @cached_property
     def ranges(self) -> dict[str, Range]:
-        """Dotted key -> range, of the varied keys, in the order in which this format declares them."""
+        """Dotted key -> range, of the varied keys, in the order in which this format declares them.
+
+        Of a sweep with variants, those that the variants do not change: its points are those of `by_variant`.
+        """
         return {key: value for key, value in self.values.items() if isinstance(value, Range)}
+
+    @property
+    def by_variant(self) -> dict[str, SweepSpec]:
+        """Variant -> the spec that it means, with its share of the trials and without variants.
+
+        A sweep without variants has one, the spec itself, under the empty name.
+        """
+        return self._overlaid or {"": self}
+
+    @cached_property
+    def _overlaid(self) -> dict[str, SweepSpec]:
+        return {name: self._with(name, variant) for name, variant in self.variants.items()}
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The dotted keys that are varied in some variant, in the order in which this format declares them."""
+        return tuple(key for key in self.values if any(key in spec.ranges for spec in self.by_variant.values()))
 
     @property
     def short_names(self) -> dict[str, str]:
         """Varied key -> the short name that tables and run names use; no two are equal."""
-        return {key: short_name(key) for key in self.ranges}
+        return {key: short_name(key) for key in self.varied}
 
     @property
     def metric(self) -> str:
         """What trials are compared by."""
-        return self.search.metric or TASKS[self.task].metric
+        return self.search.metric or TASKS[self.task].metrics[0]
 
     @property
     def mode(self) -> Mode:
@@ -170,6 +208,10 @@ class SweepSpec(Part):
             return (1.0,)
         return asha_rungs(scheduler.min_share, scheduler.reduction_factor)
 
+    def variant(self, name: str) -> SweepSpec:
+        """The spec of one variant; "" is that of a sweep without variants. Raises KeyError."""
+        return self.by_variant[name]
+
     def at(self, point: Point) -> TrialConfig:
         """The trial that `point` means. Raises ValueError for another set of keys than the varied ones."""
         if point.keys() != self.ranges.keys():
@@ -186,10 +228,31 @@ class SweepSpec(Part):
         return TrialConfig(
             task=self.task,
             seed=self.seed,
-            model=TransformerModel.model_validate(sections["model"]),
+            model=Model.model_validate(sections["model"]),
             training=Training.model_validate(sections["training"]),
             tokenizer=Tokenizer.model_validate(sections["data.tokenizer"]),
         )
+
+    def _with(self, name: str, variant: Variant) -> SweepSpec:
+        tokenizer = _overlaid(self.data.tokenizer, variant.data.tokenizer)
+        share = None if self.search.trials is None else max(1, self.search.trials // len(self.variants))
+        mine = tuple(
+            {key: value for key, value in point.items() if key != VARIANT}
+            for point in self.search.include
+            if point.get(VARIANT) == name
+        )
+        search = self.search.model_copy(update={"trials": share, "include": mine})
+        # Its parts are checked already; what they must keep together is checked for each variant by `spec_checks`.
+        parts = {name: getattr(self, name) for name in type(self).model_fields} | {
+            "variants": {},
+            "model": _overlaid(self.model, variant.model),
+            "training": _overlaid(self.training, variant.training),
+            "data": self.data.model_copy(update={"tokenizer": tokenizer}),
+            "search": search,
+        }
+        made = type(self).model_construct()
+        made.__dict__.update(parts)
+        return made
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
@@ -223,9 +286,10 @@ def short_name(key: str) -> str:
     return _LABELS.get(key, key.rpartition(".")[2])
 
 
-def display_name(number: int, point: Mapping[str, Scalar]) -> str:
-    """`t07 heads=4 layers=2 length=32`: a trial's name for people, at most 120 characters."""
-    words = [f"t{number:02d}", *(f"{short_name(key)}={_short_value(value)}" for key, value in point.items())]
+def display_name(number: int, point: Mapping[str, Scalar], variant: str = "") -> str:
+    """`t07 gpt heads=4 layers=2 length=32`: a trial's name for people, at most 120 characters."""
+    values = (f"{short_name(key)}={_short_value(value)}" for key, value in point.items())
+    words = [f"t{number:02d}", *([variant] if variant else []), *values]
     return _cut(" ".join(words), _LONGEST_NAME)
 
 
@@ -235,6 +299,11 @@ def asha_rungs(min_share: float, reduction_factor: int) -> tuple[float, ...]:
     while (share := 1 / reduction_factor ** len(shares)) >= min_share:
         shares.append(share)
     return tuple(reversed(shares))
+
+
+def _overlaid(part: Part, over: Part) -> Part:
+    """`part` with every key that is set in `over`."""
+    return part.model_copy(update={key: getattr(over, key) for key in over.model_fields_set})
 
 
 def _standard(schema: Any) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuneyard_pipelines import ranges
-from tuneyard_pipelines.catalog import METRICS
+from tuneyard_pipelines.catalog import METRICS, TASKS
 from tuneyard_pipelines.constraints import ConstraintError
+from tuneyard_pipelines.sections import Part
 from tuneyard_pipelines.space import Space, constraint_of
 from tuneyard_pipelines.spec_yaml import Path, shown_value
 
@@ -22,6 +23,7 @@ LONGEST_TAG = 250
 LONGEST_TAG_VALUE = 8_000
 _TAG = re.compile(r"[\w./ :-]+")
 _RESERVED = ("mlflow.", "tuneyard.")
+_FILLED = ("model.d_ff", "model.positions")  # left out, they follow from others
 _BUDGETS = ("max_tokens", "max_steps", "max_epochs")
 
 
@@ -35,9 +37,91 @@ class Misfit:
 
 
 def problems(spec: SweepSpec) -> Iterator[Misfit]:
-    """Everything in `spec` that does not fit together."""
-    for check in (_budget, _trials, _grid, _metric, _asha, _data, _tokenizer, _constraints, _tags):
+    """Everything in `spec` that does not fit together; what two variants have in common is named once."""
+    for check in (_variants, _comparable, _include, _data, _tags):
         yield from check(spec)
+    named: set[tuple[Path, str]] = set()
+    for name, variant in spec.by_variant.items():
+        for check in (_task, _budget, _trials, _grid, _metric, _asha, _tokenizer, _constraints):
+            for misfit in check(variant):
+                path = _where(misfit.path, spec, name)
+                if (path, misfit.message) not in named:
+                    named.add((path, misfit.message))
+                    yield Misfit(
+                        path, misfit.message, (*misfit.reads, *(_where(read, spec, name) for read in misfit.reads))
+                    )
+
+
+def _where(path: Path, spec: SweepSpec, variant: str) -> Path:
+    """Where `path` was written: in the variant if that sets the key."""
+    if not variant:
+        return path
+    part: object = spec.variants[variant]
+    for step in path:
+        if not isinstance(part, Part) or step not in part.model_fields_set:
+            return path
+        part = getattr(part, str(step))
+    return ("variants", variant, *path)
+
+
+def _variants(spec: SweepSpec) -> Iterator[Misfit]:
+    count, trials = len(spec.variants), spec.search.trials
+    here: Path = ("search", "trials")
+    if count and trials is not None and trials % count:
+        below = trials - trials % count
+        near = f"{below} or {below + count}" if below else f"{count}"
+        message = f"found {trials}; {count} variants have an equal share each: {near}, for example"
+        yield Misfit(here, message, (here, ("variants",)))
+
+
+def _comparable(spec: SweepSpec) -> Iterator[Misfit]:
+    """The sweep's metric must mean the same in every trial."""
+
+    def differing(keys: Iterable[str]) -> list[str]:
+        values = {key: {variant.values[key] for variant in spec.by_variant.values()} for key in keys}
+        return [
+            key for key, held in values.items() if len(held) > 1 or any(isinstance(one, ranges.Range) for one in held)
+        ]
+
+    if varied := differing(METRICS[spec.metric].incomparable_over):
+        measured = TASKS[spec.task].metrics
+        comparable = [name for name in measured if not differing(METRICS[name].incomparable_over)]
+        vary = f"{' and '.join(varied)} {'varies' if len(varied) == 1 else 'vary'}"
+        message = f"{spec.metric} cannot be compared while {vary}; use one of {', '.join(comparable)}"
+        yield Misfit(("search", "metric"), message, (("search", "metric"), ("variants",), *map(_path, varied)))
+
+
+def _include(spec: SweepSpec) -> Iterator[Misfit]:
+    reads: tuple[Path, ...] = (
+        ("search", "include"),
+        ("variants",),
+        ("model",),
+        ("training",),
+        ("data",),
+        ("constraints",),
+    )
+    spaces = {name: Space(variant, ()) for name, variant in spec.by_variant.items()}
+    for number, written in enumerate(spec.search.include):
+        here: Path = ("search", "include", number)
+        name = written.get("variant", "")
+        if name not in spaces:
+            known = f"variant must be one of {', '.join(spaces)}" if spec.variants else "this sweep has no variants"
+            yield Misfit(here, f"found {shown_value(written)}; {known}", reads)
+            continue
+        try:
+            spaces[name].read_point({key: value for key, value in written.items() if key != "variant"})
+        except ValueError as error:
+            yield Misfit(here, f"found {shown_value(written)}: {error}", reads)
+    if spec.search.trials is not None and len(spec.search.include) > spec.search.trials:
+        message = f"found {len(spec.search.include)} points, more than search.trials ({spec.search.trials}); raise that"
+        yield Misfit(("search", "include"), message, (*reads, ("search", "trials")))
+
+
+def _task(spec: SweepSpec) -> Iterator[Misfit]:
+    task, architecture = TASKS[spec.task], str(spec.values["model.architecture"])
+    if architecture not in task.architectures:
+        message = f"found {architecture}; {spec.task} takes {', '.join(task.architectures)}"
+        yield Misfit(("model", "architecture"), message, (("model", "architecture"), ("task",)))
 
 
 def _path(key: str) -> Path:
@@ -74,14 +158,10 @@ def _grid(spec: SweepSpec) -> Iterator[Misfit]:
 
 
 def _metric(spec: SweepSpec) -> Iterator[Misfit]:
-    varied = [key for key in METRICS[spec.metric].incomparable_over if key in spec.ranges]
-    if varied:
-        comparable = [
-            metric.name for metric in METRICS.values() if not spec.ranges.keys() & set(metric.incomparable_over)
-        ]
-        vary = f"{' and '.join(varied)} {'varies' if len(varied) == 1 else 'vary'}"
-        message = f"{spec.metric} cannot be compared while {vary}; use one of {', '.join(comparable)}"
-        yield Misfit(("search", "metric"), message, (("search", "metric"), *map(_path, varied)))
+    measured = TASKS[spec.task].metrics
+    if spec.metric not in measured:
+        message = f"found {spec.metric}, which is not measured in {spec.task}; use one of {', '.join(measured)}"
+        yield Misfit(("search", "metric"), message, (("search", "metric"), ("task",)))
 
 
 def _asha(spec: SweepSpec) -> Iterator[Misfit]:
@@ -152,7 +232,7 @@ def _constraints(spec: SweepSpec) -> Iterator[Misfit]:
         except ConstraintError as error:
             yield Misfit(here, f"{shown_value(text)}: {error}", (here,))
             continue
-        unset = [name for name in names if spec.values[name] is None and name != "model.d_ff"]
+        unset = [name for name in names if name in spec.values and spec.values[name] is None and name not in _FILLED]
         for name in unset:
             message = f"{shown_value(text)}: {name} has no value in this spec; set it, or leave the constraint out"
             yield Misfit(here, message, (here, _path(name)))

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.keys import NAME_RULE, Variant
 from tuneyard_pipelines.ranges import RANGE_WORDS
 from tuneyard_pipelines.sections import Part, Ranged, is_scalar, nested, takes, words_of
 from tuneyard_pipelines.spec_yaml import Document, Path, Problem, dotted, shown_value
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tuneyard_pipelines.spec import SweepSpec
 
 MOST_PROBLEMS = 100
+_VARIANT = tuple(Variant.model_fields)
 # What stands in for a required key that is missing or wrong, so that the rest of the file can be checked too.
 _STAND_INS: dict[Path, Any] = {("name",): "sweep", ("task",): "translation", ("data", "source"): "builtin/dates"}
 
@@ -83,9 +85,13 @@ def _message(detail: Any, path: Path, spec: type[Part]) -> str:
     if detail["type"] == "key":
         return str(detail["ctx"]["reason"])
     if detail["type"] == "extra_forbidden":
-        return _unknown(str(path[-1]), path[:-1], spec)
+        return _unknown(path, spec)
     field, ranged = field_at(spec, detail["loc"])
-    allowed = takes(field, ranged=ranged) if field else "something else"
+    if detail["loc"][:1] == ("variants",) and len(detail["loc"]) > 1 and path[2:] == ():
+        field = None
+        allowed = f"a name of {NAME_RULE}" if detail["loc"][-1] == "[key]" else f"a mapping of {', '.join(_VARIANT)}"
+    else:
+        allowed = takes(field, ranged=ranged) if field else "something else"
     if detail["type"] == "missing":
         return f"missing; it takes {allowed}"
     found = detail["input"]
@@ -98,14 +104,21 @@ def _message(detail: Any, path: Path, spec: type[Part]) -> str:
     return f"found {shown_value(found)}{reason}; {meant}allowed: {allowed}"
 
 
-def _unknown(word: str, section: Path, spec: type[Part]) -> str:
+def _unknown(path: Path, spec: type[Part]) -> str:
+    word, section = str(path[-1]), path[:-1]
     keys = list(all_keys(spec))
+    if section[:1] == ("variants",):  # holds keys of the spec itself
+        section = section[2:]
+        keys = [key for key in keys if key.startswith(("model", "training", "data.tokenizer"))]
     within = ".".join(str(part) for part in section)
     message = f"unknown key {shown_value(word)}"
     if guess := did_you_mean(word, within, keys):
         return f"{message}; {guess}"
+    what = within or ("a variant" if section != path[:-1] else "a spec")
     mine = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == within]
-    return f"{message}; {within or 'a spec'} takes {', '.join(mine)}"
+    if what == "a variant":
+        mine = list(_VARIANT)
+    return f"{message}; {what} takes {', '.join(mine)}"
 
 
 def all_keys(spec: type[Part], prefix: str = "") -> Iterable[str]:
@@ -119,6 +132,8 @@ def all_keys(spec: type[Part], prefix: str = "") -> Iterable[str]:
 
 def field_at(spec: type[Part], path: Path) -> tuple[FieldInfo | None, bool]:
     """The innermost declared field on the way along `path`, and whether it may be a range."""
+    if path[:1] == ("variants",) and len(path) > 2:
+        path = path[2:]
     part: type[Part] | None = spec
     field: FieldInfo | None = None
     ranges: Ranged | None = None

@@ -18,7 +18,9 @@ _VALUES: dict[str, Any] = {
     "model.num_layers": {"int": [1, 3]},
     "training.learning_rate": {"loguniform": [1e-3, 1e-2]},
     "data.tokenizer.type": "bpe",
-    "constraints": ["num_heads * num_layers <= 16"],
+    "search.include": [{"variant": "learned", "num_heads": 2, "num_layers": 1, "learning_rate": 2e-3}],
+    "variants": {"sinusoidal": {"model": {"positions": "sinusoidal"}}, "learned": {"model": {"positions": "learned"}}},
+    "constraints": ["num_heads * num_layers <= 16", "parameters <= 2e6"],
     "tags": {"team": "nlp"},
 }
 # Keys that exclude others of the example: they stand behind a comment sign.

@@ -28,9 +28,10 @@ import ray
 from ray import tune
 from ray.tune.error import TuneError
 
-from tuneyard_pipelines import data, promotion, tracking
+from tuneyard_pipelines import budget, control, data, promotion, tracking
 from tuneyard_pipelines.errors import InputError, TuneyardError, UnreachableError, first_line
 from tuneyard_pipelines.journal import (
+    FULL,
     AttemptEnded,
     AttemptStarted,
     Header,
@@ -45,12 +46,14 @@ from tuneyard_pipelines.journal import (
 from tuneyard_pipelines.lease import Lease
 from tuneyard_pipelines.leg import Leg
 from tuneyard_pipelines.plan import runnable
+from tuneyard_pipelines.ranges import Choice
 from tuneyard_pipelines.searcher import LegSearcher, rules
 from tuneyard_pipelines.spec import Resources, SweepSpec, Tokenizer
 from tuneyard_pipelines.watchdog import last_words
 
 log = logging.getLogger(__name__)
 
+LOOK_S = 0.5
 OBJECT_STORE_BYTES = 200 << 20  # trials read memory-mapped files; Ray's own default takes a third of the memory
 MakeCallbacks = Callable[[Leg], Sequence[Any]]
 
@@ -64,6 +67,7 @@ def run(
     sweep_id: str,
     announce: Callable[[SweepFolder], None] = lambda folder: None,
     callbacks: MakeCallbacks | None = None,
+    forecast: Mapping[str, float] | None = None,
 ) -> SweepFolder:
     """Accept a sweep and drive it to its end: its data is prepared, its MLflow answers, its resources exist.
 
@@ -72,8 +76,7 @@ def run(
     """
     runnable(spec)
     prepared = data.prepare(spec.data, spec.seed, home / "data")
-    if not any(key.startswith("data.tokenizer.") for key in spec.ranges):
-        data.encode(prepared, Tokenizer.model_validate(spec.data.tokenizer.model_dump()))  # trials find it made
+    characters = _encode(prepared, spec)
     tracking.connect(tracking_uri)
     folder = SweepFolder(home / "sweeps" / sweep_id)
     with cluster(spec.resources):
@@ -90,6 +93,8 @@ def run(
                 versions=versions(),
                 examples=prepared.examples,
                 left_out=prepared.left_out,
+                characters=characters,
+                forecast=forecast or {},
             )
         )
         announce(folder)
@@ -140,6 +145,18 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
         lease.release()
 
 
+def _encode(prepared: data.PreparedData, spec: SweepSpec) -> int | None:
+    """Make the tokens that trials will look for, where it is known which; the size of the vocabulary of type: char."""
+    characters = None
+    for variant in spec.by_variant.values():
+        kind = variant.values["data.tokenizer.type"]
+        if kind == "char" or (isinstance(kind, Choice) and "char" in kind.values):
+            characters = data.encode(prepared, Tokenizer(type="char")).tokenizer.vocab_size
+        if not any(key.startswith("data.tokenizer.") for key in variant.ranges):
+            data.encode(prepared, Tokenizer.model_validate(variant.data.tokenizer.model_dump()))
+    return characters
+
+
 def _prepare_again(header: Header) -> None:
     """Prepared data that was deleted is made anew. Raises InputError if its source is another one by now."""
     try:
@@ -157,35 +174,52 @@ def _attempt(
     journal: Journal, header: Header, callbacks: MakeCallbacks | None, shipper: tracking.Shipper, signals: _Signals
 ) -> tuple[str, str]:
     """Train, then choose; returns how the attempt ended and why."""
+    spec = header.spec
     with tracking.in_background(shipper):
         searcher = _train(journal, header, callbacks, signals)
         if searcher.stopping:
             return _interrupted(header)
-        top = len(header.spec.rungs()) - 1
+        early = searcher.finishing
         for trial in journal.state.trials.values():
             if trial.outcome is None:
-                outcome = "completed" if trial.rung == top else "stopped_early"
+                outcome = "completed" if trial.share >= FULL else "stopped_early"
+                if early is not None and trial.rung is None:
+                    outcome = early.outcome
                 journal.append(TrialEnded(trial.id, outcome, "", now_ms()))
-        best = promotion.winner(journal.state.trials, rules(header.spec))
+        choose = promotion.winner if early is None else promotion.best_so_far
+        best = choose(journal.state.trials, spec.mode)
         if best is None:
-            return (
-                "failed",
-                "no trial completed with a finite score; see why with: tuneyard sweep trials " + header.sweep_id,
-            )
-        if journal.state.scored is None:
+            why = f"{early.reason} before any trial had a validation: no result" if early else "no trial completed"
+            return "failed", f"{why}; see more with: tuneyard sweep trials {header.sweep_id}"
+        if journal.state.scored is None or journal.state.scored.trial != best.id:
             _score(journal, header, best)
-    if header.spec.registration is not None and journal.state.registered is None:
+    if spec.registration is not None and (
+        journal.state.registered is None or journal.state.registered.trial != best.id
+    ):
         journal.append(_register(journal, header, best, shipper))
-    asked = header.spec.search.trials
-    if searcher.exhausted and asked is not None:
+    if early is not None:
+        return "finished", early.reason
+    if searcher.exhausted and spec.search.trials is not None:
+        asked = sum(rule.trials for rule in rules(spec, control.wishes(journal.folder)).values())
         return "finished", f"all {len(journal.state.trials)} feasible points were tried; {asked} were asked for"
     return "finished", ""
 
 
 def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, signals: _Signals) -> LegSearcher:
-    """Run legs until nothing is left to run, or until a signal comes; the searcher knows which."""
+    """Run legs until nothing is left to run, the sweep must end, or a signal comes; the searcher knows which."""
+    while True:
+        searcher = LegSearcher(journal, header.spec, journal.state.attempt, now_ms, header.characters)
+        signals.searcher = searcher
+        with _ends_in_time(journal, header, searcher):
+            if searcher.finishing is None:
+                _tune(journal, header, callbacks, searcher)
+        signals.searcher = None
+        if searcher.stopping or searcher.finishing or not searcher.asked_meanwhile():
+            return searcher
+
+
+def _tune(journal: Journal, header: Header, callbacks: MakeCallbacks | None, searcher: LegSearcher) -> None:
     spec = header.spec
-    searcher = signals.searcher = LegSearcher(journal, spec, journal.state.attempt, now_ms)
     slots = sum(_fitting(node, spec.resources) for node in _nodes())
 
     def leg(config: dict[str, Any]) -> None:
@@ -215,8 +249,38 @@ def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, si
                 failure_config=tune.FailureConfig(max_failures=0),
             ),
         ).fit()
-    signals.searcher = None
-    return searcher
+
+
+@contextlib.contextmanager
+def _ends_in_time(journal: Journal, header: Header, searcher: LegSearcher) -> Iterator[None]:
+    """Watch meanwhile for a reason to come to an end; when there is one, searcher and trials are told."""
+    over = threading.Event()
+    inbox = control.Inbox(journal.folder)
+    attempt = journal.state.attempt
+
+    def look() -> bool:
+        why = budget.reason_to_end(header.spec.budget, journal.state, inbox.read(), now_ms())
+        if why is not None:
+            control.finish(journal.folder, attempt, why)
+            searcher.finishing = why
+        return why is not None
+
+    def watch() -> None:
+        while not over.wait(LOOK_S):
+            try:
+                if look():
+                    return
+            except OSError:
+                log.exception("could not look whether the sweep must end")
+
+    look()
+    thread = threading.Thread(target=watch, name="budget", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _score(journal: Journal, header: Header, best: TrialState) -> None:
@@ -266,7 +330,8 @@ def _register(journal: Journal, header: Header, best: TrialState, shipper: track
 def _close(journal: Journal, shipper: tracking.Shipper, state: str, message: str) -> None:
     """Write down how the attempt ended and tell MLflow; what cannot be written is left for the next look to find."""
     try:
-        journal.append(AttemptEnded(journal.state.attempt, state, message, now_ms()))
+        heard = control.wishes(journal.folder).heard
+        journal.append(AttemptEnded(journal.state.attempt, state, message, now_ms(), heard))
     except (OSError, TuneyardError):
         log.exception("the end of the attempt could not be written")
         return

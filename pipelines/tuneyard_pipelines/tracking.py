@@ -348,10 +348,17 @@ def note(header: Header, state: SweepState, link: Callable[[str], str]) -> str:
 
 
 def leader(header: Header, state: SweepState) -> TrialState | None:
-    """The winner, or before there is one, the best at the highest rung that any trial has reached."""
-    rungs = [trial.rung for trial in state.trials.values() if trial.rung is not None and trial.score is not None]
-    ranked = promotion.ranked(state.trials.values(), header.spec.mode, rung=max(rungs)) if rungs else []
-    return ranked[0] if ranked else None
+    """The one that was scored, or before there is one, the best at the highest rung that any trial has reached."""
+    if state.scored is not None:
+        return state.trials[state.scored.trial]
+    best = next(iter(standings(header, state)), None)
+    return best if best is not None and best.score is not None else None
+
+
+def standings(header: Header, state: SweepState) -> list[TrialState]:
+    """All trials, best first."""
+    rungs = {name: variant.rungs() for name, variant in header.spec.by_variant.items()}
+    return promotion.standings(state.trials.values(), rungs, header.spec.mode)
 
 
 class _Runs:
@@ -389,7 +396,8 @@ class _Runs:
         run_id = self._children[trial.id]
         if run_id not in self._described:
             params = {
-                **self._header.spec.at(trial.point).flat(),
+                **self._header.spec.variant(trial.variant).at(trial.point).flat(),
+                **({"variant": trial.variant} if trial.variant else {}),
                 "data.source": self._header.spec.data.source,
                 "data.fingerprint": self._header.data_fingerprint,
             }

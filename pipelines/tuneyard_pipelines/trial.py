@@ -12,35 +12,38 @@ import gc
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers.logger import Logger
+from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from tuneyard_modules.objective import Divergence, Loader, Optimization
-from tuneyard_modules.transformer import EncoderDecoder
-from tuneyard_modules.translation import TranslationBatch, TranslationModule, TranslationSettings
-from tuneyard_pipelines import checkpoints, evidence, package
-from tuneyard_pipelines.build import build_network
+from tuneyard_modules.objective import Divergence, Loader
+from tuneyard_pipelines import checkpoints, evidence, package, pictures, quota
+from tuneyard_pipelines.budget import HARD_STOP_S
+from tuneyard_pipelines.build import Network, build_network
 from tuneyard_pipelines.checkpoints import Checkpoint, Facts
-from tuneyard_pipelines.data import EncodedData, PreparedData, encode
-from tuneyard_pipelines.data.batching import BatchStream, Budget, Cursor, eval_batches
+from tuneyard_pipelines.control import Finish, finishing
+from tuneyard_pipelines.data import PreparedData, encode
+from tuneyard_pipelines.data.batching import Cursor
 from tuneyard_pipelines.errors import UNWRITABLE, TuneyardError, first_line
 from tuneyard_pipelines.evaluate import score_test
 from tuneyard_pipelines.evidence import Evidence
 from tuneyard_pipelines.journal import Header, SweepFolder
-from tuneyard_pipelines.leg import NO_SPACE, Leg, LegResult
+from tuneyard_pipelines.leg import NO_SPACE, Leg, LegResult, stands
 from tuneyard_pipelines.metrics import MetricFile, MetricValue
+from tuneyard_pipelines.objectives import objective
 from tuneyard_pipelines.spec import TrialConfig
 from tuneyard_pipelines.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
 LOG_EVERY_N_STEPS = 10
-SAMPLES = 20
+LOOK_S = 1.0
+SAMPLES = "samples.tsv"
 SAME_SHARE = 1e-9  # shares of the budget that differ by less are the same mark
 
 
@@ -51,7 +54,8 @@ def run_leg(leg: Leg, callbacks: Sequence[pl.Callback] = ()) -> LegResult:
     """
     try:
         header = SweepFolder(Path(leg.folder)).header()
-        with _notes(leg.attempt_folder), _watchdog(leg.attempt_folder, header) as watchdog:
+        overdue = _overdue(SweepFolder(Path(leg.folder)), leg.attempt)
+        with _notes(leg.attempt_folder), _watchdog(leg.attempt_folder, header, overdue) as watchdog:
             try:
                 return _Run(leg, header, watchdog).train(callbacks)
             except Exception:
@@ -80,7 +84,8 @@ def score_and_pack(folder: str, trial: str) -> tuple[Evidence, str]:
     """
     place = SweepFolder(Path(folder))
     header = place.header()
-    config = header.spec.at(place.state().trials[trial].point)
+    ended = place.state().trials[trial]
+    config = header.spec.variant(ended.variant).at(ended.point)
     _reset_process(config.seed, threads=header.spec.resources.cpus_per_worker)
     best = checkpoints.best(checkpoints.whole(place.trial(trial)), header.spec.mode)
     if best is None:
@@ -98,7 +103,7 @@ def score_and_pack(folder: str, trial: str) -> tuple[Evidence, str]:
     return found, package.digest(place.model(trial))
 
 
-def load_network(checkpoint: Checkpoint, config: TrialConfig, vocab_size: int) -> EncoderDecoder:
+def load_network(checkpoint: Checkpoint, config: TrialConfig, vocab_size: int) -> Network:
     """The network as it was at a checkpoint."""
     network = build_network(config, vocab_size)
     state = torch.load(checkpoint.state, map_location="cpu", weights_only=True)["state_dict"]
@@ -121,55 +126,51 @@ def _notes(folder: Path) -> Iterator[None]:
         handler.close()
 
 
-def _watchdog(folder: Path, header: Header) -> Watchdog:
+def _watchdog(folder: Path, header: Header, overdue: Callable[[], tuple[str, str] | None] = lambda: None) -> Watchdog:
     resources = header.spec.resources
-    return Watchdog(folder, stall_timeout_s=resources.stall_timeout_s, memory_bytes=resources.memory_per_worker_bytes)
+    return Watchdog(
+        folder,
+        stall_timeout_s=resources.stall_timeout_s,
+        memory_bytes=resources.memory_per_worker_bytes,
+        overdue=overdue,
+    )
+
+
+def _overdue(folder: SweepFolder, attempt: int) -> Callable[[], tuple[str, str] | None]:
+    """Outcome and reason, once a leg has not come to its end in the time that it was given to."""
+
+    def look() -> tuple[str, str] | None:
+        told = finishing(folder, attempt)
+        if told is None or time.time() * 1000 < told.time_ms + 1000 * HARD_STOP_S:
+            return None
+        return told.outcome, f"{told.reason}; it had no validation within {HARD_STOP_S:.0f} s and was ended"
+
+    return look
 
 
 class _Run:
     """The parts of one leg, put together."""
 
     def __init__(self, leg: Leg, header: Header, watchdog: Watchdog) -> None:
-        self.leg, self.spec, self.watchdog = leg, header.spec, watchdog
+        self.leg, self.spec, self.watchdog = leg, header.spec.variant(leg.variant), watchdog
         self.config = self.spec.at(leg.point)
-        self.folder = SweepFolder(Path(leg.folder)).trial(leg.trial)
+        self.sweep = SweepFolder(Path(leg.folder))
+        self.folder = self.sweep.trial(leg.trial)
         _reset_process(self.config.seed, threads=self.spec.resources.cpus_per_worker)
-        self.prepared = PreparedData.open(header.data)
-        self.encoded: EncodedData = encode(self.prepared, self.config.tokenizer)
-        training, validation = self.config.training, self.prepared.split("validation")
-        self.stream = BatchStream(
-            self.encoded.split("train"),
-            sequence_length=self.config.model.sequence_length,
-            batch_tokens=training.batch_tokens,
-            seed=self.config.seed,
-            budget=Budget(*training.budget),
-        )
-        self.module = TranslationModule(
-            build_network(self.config, self.encoded.tokenizer.vocab_size),
-            Optimization(
-                learning_rate=training.learning_rate,
-                warmup=training.warmup,
-                min_learning_rate_share=training.min_learning_rate_share,
-                weight_decay=training.weight_decay,
-                gradient_clip=training.gradient_clip,
-                adam_beta2=training.adam_beta2,
-            ),
-            TranslationSettings(max_length=self.config.model.sequence_length, label_smoothing=training.label_smoothing),
-            decode=self.encoded.tokenizer.decode,
-            references=dict(zip(validation["id"], validation["target"], strict=True)),
-        )
+        prepared = PreparedData.open(header.data)
+        encoded = encode(prepared, self.config.tokenizer)
+        self.objective = objective(self.config, prepared, encoded)
+        self.stream = self.objective.stream
+        self.module = self.objective.module(build_network(self.config, encoded.tokenizer.vocab_size))
+        self.finish: Finish | None = None
+        self._looked_s = 0.0
 
     def train(self, callbacks: Sequence[pl.Callback]) -> LegResult:
         until = self.spec.rungs()[self.leg.rung]
         newest = next(reversed(checkpoints.whole(self.folder)), None)
         if newest is None or newest.facts.share < until - SAME_SHARE:
-            batches, cut = eval_batches(
-                self.encoded.split("validation"),
-                sequence_length=self.config.model.sequence_length,
-                batch_tokens=self.config.training.batch_tokens,
-            )
             logger = MetricLogger(MetricFile(self.leg.attempt_folder / "metrics.jsonl"))
-            logger.log_metrics({"data/train_too_long": self.stream.too_long, "data/val_cut_off": cut}, step=0)
+            logger.log_metrics(self.objective.facts, step=0)
             trainer = pl.Trainer(
                 accelerator="gpu" if self.spec.resources.gpus_per_worker else "cpu",
                 devices=1,
@@ -182,19 +183,35 @@ class _Run:
                 enable_model_summary=False,
                 num_sanity_val_steps=0,
                 use_distributed_sampler=False,
+                plugins=[_StateFile(lambda needed_bytes: quota.room(self.sweep, self.spec, needed_bytes))],
             )
             try:
                 trainer.fit(
                     self.module,
-                    Loader(lambda: self.stream.between(self.cursor(), self.next_mark())),
-                    Loader(lambda: batches),
+                    Loader(self._stretch),
+                    Loader(lambda: self.objective.validation),
                     ckpt_path=str(newest.state) if newest else None,
                     weights_only=True,
                 )
             finally:
                 logger.file.close()
-            self._write_samples(batches)
+            self._show()
         return self._result()
+
+    def _stretch(self) -> Iterator[Any]:
+        """The batches up to the next validation; at least one, and no more once the sweep comes to its end."""
+        for number, batch in enumerate(self.stream.between(self.cursor(), self.next_mark())):
+            if number and self.must_finish():
+                return
+            yield batch
+
+    def must_finish(self) -> bool:
+        """Whether the driver has told its trials to come to an end; looked up about once a second."""
+        now_s = time.monotonic()
+        if self.finish is None and now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            self.finish = finishing(self.sweep, self.leg.attempt)
+        return self.finish is not None
 
     def cursor(self) -> Cursor:
         return Cursor(self.module.batches_trained, self.module.tokens_trained)
@@ -210,33 +227,23 @@ class _Run:
         kept = checkpoints.whole(self.folder)
         if not kept:
             raise TuneyardError(f"{self.folder}: the checkpoints that were just written are gone or damaged")
-        best, last = checkpoints.best(kept, self.spec.mode), kept[-1].facts
-        outcome, message = None, ""
-        if best is None:
-            known = self.spec.metric in last.metrics
-            outcome = "diverged" if known else "no_metric"
-            message = f"{self.spec.metric} was never {'finite' if known else 'reported'}"
-        return LegResult(
-            outcome=outcome,
-            message=message,
-            share=last.share,
-            tokens=last.tokens,
-            step=last.step,
-            score=best.facts.score if best else None,
-            metrics=best.facts.metrics if best else {},
-        )
+        if self.finish is not None and kept[-1].facts.share < self.spec.rungs()[self.leg.rung] - SAME_SHARE:
+            return stands(self.folder, self.spec.mode, self.finish.outcome, self.finish.reason)
+        if checkpoints.best(kept, self.spec.mode) is None:
+            known = self.spec.metric in kept[-1].facts.metrics
+            outcome, message = "diverged" if known else "no_metric", "finite" if known else "reported"
+            return stands(self.folder, self.spec.mode, outcome, f"{self.spec.metric} was never {message}")
+        return stands(self.folder, self.spec.mode)
 
-    def _write_samples(self, batches: Sequence[TranslationBatch]) -> None:
-        """Validation pairs, the shortest ones, with what the model says now: source, target, prediction."""
-        validation = self.prepared.split("validation")
-        row = {example: index for index, example in enumerate(validation["id"])}
+    def _show(self) -> None:
+        """What the model says now, and where it looks: files for people."""
         self.module.eval()
-        lines = ["source\ttarget\tprediction"]
-        batch = batches[0]
-        for example, said in zip(batch.ids[:SAMPLES], self.module.translate(batch.source_BS[:SAMPLES]), strict=True):
-            pair = validation[row[example]]
-            lines.append("\t".join(text.replace("\t", " ") for text in (pair["source"], pair["target"], said)))
-        (self.leg.attempt_folder / "samples.tsv").write_text("\n".join(lines) + "\n")
+        rows = [
+            [text.replace("\t", " ").replace("\n", "⏎") for text in row] for row in self.objective.samples(self.module)
+        ]
+        samples = "".join("\t".join(row) + "\n" for row in rows)
+        (self.leg.attempt_folder / SAMPLES).write_text(samples, encoding="utf-8")
+        pictures.attention(self.leg.attempt_folder, self.objective.attention(self.module.network), self.leg.trial)
 
 
 class _Marks(pl.Callback):
@@ -271,8 +278,28 @@ class _Marks(pl.Callback):
             lambda path: trainer.save_checkpoint(path, weights_only=False),
         )
         checkpoints.prune(run.folder, run.spec.mode, run.leg.attempt)
-        if share >= self._until - SAME_SHARE:
+        if share >= self._until - SAME_SHARE or run.must_finish():
             trainer.should_stop = True
+
+
+class _StateFile(TorchCheckpointIO):
+    """Writes a checkpoint straight to its place, within the sweep's quota; Lightning's own way fills /tmp first."""
+
+    def __init__(self, room: Callable[[int], contextlib.AbstractContextManager[None]]) -> None:
+        self._room = room
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        with self._room(_size_bytes(checkpoint)):
+            torch.save(checkpoint, path)
+
+
+def _size_bytes(value: Any) -> int:
+    """What the tensors in a checkpoint take, and a little for all the rest."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size() + 1024
+    if isinstance(value, Mapping):
+        return sum(map(_size_bytes, value.values())) + 1024
+    return sum(map(_size_bytes, value)) if isinstance(value, list | tuple) else 16
 
 
 class MetricLogger(Logger):

@@ -1,4 +1,4 @@
-"""Ends its own process when training makes no step for too long or outgrows its memory, and leaves why on disk.
+"""Ends its own process when it makes no step for too long, outgrows its memory or its time, and leaves why on disk.
 
 A stall is watched by faulthandler's own thread, which needs no Python to run: it works while a call into C hangs,
 writes every thread's stack and exits. Memory is the resident set of the process, looked at several times a second.
@@ -7,26 +7,38 @@ writes every thread's stack and exits. Memory is the resident set of the process
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 import psutil
 
-STACK, MEMORY = "stack.txt", "out_of_memory.txt"
-LOOK_S = 0.1
+STACK, MEMORY, ENDED = "stack.txt", "out_of_memory.txt", "ended.json"
+LOOKS_A_SECOND = 10
+LOOK_S = 1 / LOOKS_A_SECOND
 
 
 class Watchdog:
     """Use as a context around a leg; call `alive` at every step."""
 
-    def __init__(self, folder: Path, *, stall_timeout_s: float, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        stall_timeout_s: float,
+        memory_bytes: int,
+        overdue: Callable[[], tuple[str, str] | None] = lambda: None,
+    ) -> None:
+        """`overdue` tells outcome and reason once the leg must be over; it is asked about once a second."""
         self._folder, self._stall_timeout_s, self._memory_bytes = folder, stall_timeout_s, memory_bytes
+        self._overdue = overdue
         self._armed_s = 0.0
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch_memory, name="watchdog", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def __enter__(self) -> Watchdog:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -51,9 +63,14 @@ class Watchdog:
             faulthandler.dump_traceback_later(self._stall_timeout_s, exit=True, file=self._stack)
             self._armed_s = now
 
-    def _watch_memory(self) -> None:
+    def _watch(self) -> None:
         process = psutil.Process()
+        looks = 0
         while not self._over.wait(self._pause_s()):
+            looks += 1
+            if looks % LOOKS_A_SECOND == 0 and (why := self._overdue()) is not None:
+                (self._folder / ENDED).write_text(json.dumps(why))
+                os._exit(1)
             held = process.memory_info()
             used = held.rss - held.shared  # memory-mapped data belongs to nobody
             if used > self._memory_bytes:
@@ -77,7 +94,11 @@ def last_words(folder: Path) -> tuple[str, str] | None:
     They are said once, so that they never explain the end of a later process: the stacks are put away under a name of
     their own.
     """
-    memory, stack = folder / MEMORY, folder / STACK
+    memory, stack, ended = folder / MEMORY, folder / STACK, folder / ENDED
+    if ended.exists():
+        outcome, reason = json.loads(ended.read_text())
+        ended.unlink()
+        return outcome, reason
     if memory.exists():
         reason = memory.read_text()
         memory.unlink()

@@ -19,7 +19,7 @@ from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.spec import SweepSpec, load
 
 if TYPE_CHECKING:
-    from tuneyard_pipelines.package import Translator
+    from tuneyard_pipelines.package import TextModel
 
 Announce = Callable[[SweepFolder], None]
 
@@ -66,7 +66,7 @@ def resume_sweep(folder: SweepFolder, *, announce: Announce = lambda folder: Non
     return sweep.drive(folder)
 
 
-def load_model(name: str, *, home: Path | None = None, mlflow: str | None = None) -> Translator:
+def load_model(name: str, *, home: Path | None = None, mlflow: str | None = None) -> TextModel:
     """The model `NAME`, `NAME@ALIAS`, `NAME/VERSION` or `sweep:ID/TRIAL`, its files checked against its digest.
 
     `NAME` alone is its candidate. Raises InputError when there is none, RefusedError when its files are not those that

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tuneyard.settings import without_passwords
-from tuneyard_pipelines import lease, promotion, tracking
+from tuneyard_pipelines import lease, tracking
 from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.journal import Header, SweepFolder, SweepState, TrialState
 from tuneyard_pipelines.spec import Scalar, short_name
@@ -23,6 +23,7 @@ class Row:
 
     trial: str
     name: str
+    variant: str
     point: Mapping[str, Scalar]
     state: str
     score: float | None
@@ -101,11 +102,13 @@ class View:
         return commands
 
     def leaderboard_table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        keys = sorted({key for row in self.leaderboard for key in row.point}, key=list(self.leaderboard[0].point).index)
-        head = ["trial", *(short_name(key) for key in keys), "tokens", self.metric, "state"]
+        keys = list(dict.fromkeys(key for row in self.leaderboard for key in row.point))
+        variants = ["variant"] if any(row.variant for row in self.leaderboard) else []
+        head = ["trial", *variants, *(short_name(key) for key in keys), "tokens", self.metric, "state"]
         return head, [
             [
                 row.trial,
+                *([row.variant] if variants else []),
                 *(_cell(row.point.get(key, "")) for key in keys),
                 f"{row.tokens:,}",
                 "" if row.score is None else f"{row.score:.4f}",
@@ -149,7 +152,7 @@ def look(folder: SweepFolder) -> View:
         metric=header.spec.metric,
         folder=str(folder.path),
         tracking_uri=without_passwords(header.tracking_uri),
-        leaderboard=tuple(_row(trial, header, state) for trial in leaderboard(header, state)),
+        leaderboard=tuple(_row(trial, header, state) for trial in tracking.standings(header, state)),
         asked=header.spec.search.trials,
         test=dict(state.scored.metrics) if state.scored else {},
         scored=state.scored.trial if state.scored else None,
@@ -157,15 +160,6 @@ def look(folder: SweepFolder) -> View:
         candidate=state.registered.candidate if state.registered else "",
         warning=warning,
     )
-
-
-def leaderboard(header: Header, state: SweepState) -> list[TrialState]:
-    """Trials by the highest rung they reached, then by score there; those without a score come last."""
-    trials = list(state.trials.values())
-    ordered: list[TrialState] = []
-    for rung in range(max((trial.rung or 0 for trial in trials), default=0), -1, -1):
-        ordered += promotion.ranked([trial for trial in trials if trial.rung == rung], header.spec.mode, rung=rung)
-    return ordered + [trial for trial in trials if trial.rung is None]
 
 
 def _created_ms(folder: SweepFolder) -> int:
@@ -187,10 +181,11 @@ def _row(trial: TrialState, header: Header, state: SweepState) -> Row:
     return Row(
         trial=trial.id,
         name=trial.name,
+        variant=trial.variant,
         point=trial.point,
         state=shown,
         score=trial.score if trial.score is not None and math.isfinite(trial.score) else None,
-        share=trial.legs[-1].share if trial.legs else 0.0,
+        share=trial.share,
         tokens=trial.tokens,
         message=trial.message,
     )

@@ -131,7 +131,7 @@ def test_the_size_of_a_space_is_the_number_of_its_points(model):
         points = [space.identity(point) for point in space.grid()]
         assert len(points) == len(set(points)) == space.size
         feasible = sum(space.broken_rule(point) is None for point in space.grid())
-        assert plan(spec_of(model)).feasible_points == feasible
+        assert plan(spec_of(model)).variants[0].feasible_points == feasible
 
 
 @quick

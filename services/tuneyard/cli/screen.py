@@ -16,12 +16,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tuneyard import sweeps
 from tuneyard_pipelines import tracking
 from tuneyard_pipelines.journal import (
     AttemptStarted,
     Event,
     Header,
+    LegCut,
     LegEnded,
     LegFailed,
     LegStarted,
@@ -117,19 +117,21 @@ def render(progress: Progress, height: int) -> Group:
     Trials that run are shown before others that there is no room for.
     """
     header, state = progress.header, progress.state
-    keys = list(header.spec.ranges)
+    keys = list(header.spec.varied)
     grid = Table(expand=False, box=None, pad_edge=False, header_style="bold")
     grid.add_column("trial", no_wrap=True)
-    for name in (*map(short_name, keys), "tokens", "train/loss", header.spec.metric):
+    variant = ["variant"] if header.spec.variants else []
+    for name in (*variant, *map(short_name, keys), "tokens", "train/loss", header.spec.metric):
         grid.add_column(name, justify="right", no_wrap=True)
     grid.add_column("state", no_wrap=True)
     best = tracking.leader(header, state)
-    trials = sweeps.leaderboard(header, state)
+    trials = tracking.standings(header, state)
     shown = _fitting(trials, height - 2)
     for trial in shown:
         grid.add_row(
             trial.id,
-            *(_short(trial.point[key]) for key in keys),
+            *([trial.variant] if variant else []),
+            *(_short(trial.point.get(key, "")) for key in keys),
             f"{progress.trial_tokens(trial):,}",
             _value(progress, trial, "train/loss"),
             f"{trial.score:.4f}" if trial.score is not None else _value(progress, trial, header.spec.metric),
@@ -147,8 +149,11 @@ def line(event: Event, header: Header, state: SweepState) -> str | None:
         case AttemptStarted():
             return f"attempt {event.attempt} on {event.host}"
         case LegStarted():
-            return f"{state.trials[event.trial].name}: training to {header.spec.rungs()[event.rung]:.0%} of the budget"
-        case LegEnded():
+            trial = state.trials[event.trial]
+            return (
+                f"{trial.name}: training to {header.spec.variant(trial.variant).rungs()[event.rung]:.0%} of the budget"
+            )
+        case LegEnded() | LegCut():
             score = "no finite score" if event.score is None else f"{event.score:.4f}"
             return f"{state.trials[event.trial].name}: {header.spec.metric} {score} at {event.tokens:,} tokens"
         case LegFailed() | TrialEnded():

@@ -41,8 +41,8 @@ def run(spec: Spec, overrides: Set = [], mlflow: Mlflow = None) -> None:  # noqa
         # What is wrong with the file is said before the seconds that the imports below take.
         loaded = load(spec, overrides)
         planned = runnable(loaded, file=str(spec))
-        if any(planned.broken_rules.values()):
-            print("\n".join(line for line in planned.lines() if line.startswith(("points", " "))))
+        if any(count for one in planned.variants for count in one.broken_rules.values()):
+            print("\n".join(line for line in planned.lines() if line.startswith(("variant ", "points", " "))))
         from tuneyard.cli.screen import watching
 
         with watching("preparing data, starting Ray ...") as show_progress:

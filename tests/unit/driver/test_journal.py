@@ -20,6 +20,7 @@ from tuneyard_pipelines.journal import (
     AttemptStarted,
     Event,
     Journal,
+    LegCut,
     LegEnded,
     LegFailed,
     LegStarted,
@@ -38,6 +39,7 @@ BEGUN = AttemptStarted(attempt=1, time_ms=10, host="node-1", versions={"ray": "2
 CREATED = TrialCreated("t001", 1, "t01 heads=2", {"model.num_heads": 2}, 11)
 STARTED = LegStarted("t001", 1, 0, 12)
 ENDED = LegEnded("t001", 1, 0, share=0.11, tokens=330, step=7, score=0.5, metrics={"val/loss": 2.0}, time_ms=13)
+CUT_SHORT = LegCut("t001", 1, 1, 0.2, 400, 12, 0.6, {"val/bleu": 5.0}, 14)
 FAILED = LegFailed("t001", 1, 1, "error", "killed", 14)
 OVER = TrialEnded("t001", "error", "killed", 15)
 SCORED = WinnerScored("t001", {"test/bleu": 3.0}, "abc", "def", 16)
@@ -49,6 +51,7 @@ STORY: Sequence[Event] = (
     STARTED,
     ENDED,
     LegStarted("t001", 1, 1, 13),
+    CUT_SHORT,
     FAILED,
     OVER,
     SCORED,
@@ -103,6 +106,18 @@ events: st.SearchStrategy[Event] = st.one_of(
         message=words,
         time_ms=times,
     ),
+    st.builds(
+        LegCut,
+        trial=trials,
+        attempt=small,
+        rung=small,
+        share=finite,
+        tokens=small,
+        step=small,
+        score=st.none() | finite,
+        metrics=metrics,
+        time_ms=times,
+    ),
     st.builds(TrialEnded, trial=trials, outcome=st.sampled_from(OUTCOMES), message=words, time_ms=times),
     st.builds(WinnerScored, trial=trials, metrics=metrics, evidence=words, time_ms=times),
     st.builds(WinnerRegistered, trial=trials, name=words, version=small, candidate=words, time_ms=times),
@@ -149,6 +164,10 @@ def test_a_story_gives_its_states() -> None:
     assert (trial.rung, trial.score, trial.tokens) == (0, 0.5, 330)
 
     trial = replay(STORY[:6]).trials["t001"]
+    assert (trial.running, trial.pending, trial.rung) == (False, 1, 0)
+    assert (trial.score, trial.tokens, trial.share, trial.trained_ms) == (0.6, 400, 0.2, 2)
+
+    trial = replay(STORY[:7]).trials["t001"]
     assert (trial.running, trial.pending, trial.failures, trial.outcome) == (False, 1, (FAILED,), None)
 
     state = replay(STORY)
@@ -169,7 +188,7 @@ def test_a_new_attempt_stops_what_ran_and_keeps_where_it_was_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [STARTED, ENDED, FAILED, OVER, SCORED, REGISTERED], ids=lambda event: type(event).__name__
+    "event", [STARTED, ENDED, CUT_SHORT, FAILED, OVER, SCORED, REGISTERED], ids=lambda event: type(event).__name__
 )
 def test_an_event_of_an_unknown_trial_changes_nothing(event: Event) -> None:
     assert replay([BEGUN, event]) == replay([BEGUN])

@@ -13,7 +13,7 @@ from tuneyard_pipelines import package, spec
 from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.data import TextTokenizer
 from tuneyard_pipelines.errors import InputError, RefusedError
-from tuneyard_pipelines.package import MANIFEST, MODEL, TOKENIZER, WEIGHTS, Translator
+from tuneyard_pipelines.package import MANIFEST, MODEL, TOKENIZER, WEIGHTS, TextModel
 from tuneyard_pipelines.spec import TrialConfig
 
 TEXTS = ["12 mai 1999", "", "一九九九年", "x" * 500, "May 1st, 2001"]
@@ -35,15 +35,15 @@ search: {trials: 1}
 
 
 @pytest.fixture
-def model(config: TrialConfig) -> Translator:
+def model(config: TrialConfig) -> TextModel:
     torch.manual_seed(0)
     tokenizer = TextTokenizer.train(["12 mai 1999", "may 1st, 2001", "一九九八年"], config.tokenizer)
     network = build_network(config, tokenizer.vocab_size)
-    return Translator(network.eval(), tokenizer, config)
+    return TextModel(network.eval(), tokenizer, config)
 
 
 @pytest.fixture
-def packed(model: Translator, tmp_path: Path) -> Path:
+def packed(model: TextModel, tmp_path: Path) -> Path:
     package.pack(tmp_path / "model", model.network, model.tokenizer, model.config)
     return tmp_path / "model"
 
@@ -52,7 +52,7 @@ def forge(folder: Path, manifest: object) -> None:
     (folder / MANIFEST).write_text(json.dumps(manifest))
 
 
-def test_what_is_loaded_says_the_same(model: Translator, packed: Path) -> None:
+def test_what_is_loaded_says_the_same(model: TextModel, packed: Path) -> None:
     loaded = package.load(packed, package.digest(packed))
     assert loaded.config == model.config
     assert loaded.predict(TEXTS) == model.predict(TEXTS)
@@ -62,7 +62,7 @@ def test_what_is_loaded_says_the_same(model: Translator, packed: Path) -> None:
     assert not loaded.network.training
 
 
-def test_predictions_do_not_depend_on_the_company(model: Translator) -> None:
+def test_predictions_do_not_depend_on_the_company(model: TextModel) -> None:
     many = TEXTS * 30
     assert model.predict(many) == model.predict(TEXTS) * 30
     assert [model.predict([text])[0] for text in TEXTS] == model.predict(TEXTS)
@@ -78,7 +78,7 @@ def test_g8_no_file_is_a_pickle(packed: Path) -> None:
             list(pickletools.genops(content))
 
 
-def test_packing_twice_gives_the_same_digest(model: Translator, packed: Path) -> None:
+def test_packing_twice_gives_the_same_digest(model: TextModel, packed: Path) -> None:
     before = package.digest(packed)
     package.pack(packed, model.network, model.tokenizer, model.config)
     assert package.digest(packed) == before
@@ -95,7 +95,7 @@ def test_g8_a_flipped_bit_is_refused(packed: Path, name: str) -> None:
 
 
 def test_g8_files_and_manifest_changed_together_are_refused_where_the_digest_is_known(
-    packed: Path, model: Translator
+    packed: Path, model: TextModel
 ) -> None:
     registered = package.digest(packed)
     package.pack(packed, build_network(model.config, model.tokenizer.vocab_size), model.tokenizer, model.config)

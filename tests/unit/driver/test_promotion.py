@@ -156,7 +156,7 @@ def test_whatever_finishes_first_the_sweep_ends_with_its_winner_at_the_full_budg
     assert len(state.trials) == min(sweep.rules.trials, sweep.points)
     assert all(sweep.legs[trial, 0] >= 1 for trial in state.trials), "everyone is tried at the first rung"
     assert all(trial.outcome is not None or trial.pending is None for trial in state.trials.values())
-    winner = promotion.winner(state.trials, sweep.rules)
+    winner = promotion.winner(state.trials, sweep.rules.mode)
     assert (winner is not None) == bool(sweep.scored_and_alive)
     if winner is not None:
         assert winner.rung == len(sweep.rules.rungs) - 1
@@ -171,7 +171,7 @@ def test_r4_a_third_of_all_trials_without_a_score_spoils_nothing() -> None:
         rules = Rules(THREE, 3, 27, "min" if mode == "min" else "max")
         sweep = Sweep(rules, lambda number, rung: None if number % 3 == 0 else number - 14.0, 3, random.Random(seed))
         state = sweep.run().state
-        winner = promotion.winner(state.trials, rules)
+        winner = promotion.winner(state.trials, rules.mode)
         assert winner is not None
         assert winner.id == ("t1" if mode == "min" else "t26")
         assert not any(trial.rung for trial in state.trials.values() if trial.number % 3 == 0)
@@ -184,7 +184,7 @@ def test_without_a_scheduler_every_trial_gets_its_full_budget() -> None:
         sweep = Sweep(rules, lambda number, rung: float(number % 7), slots=4, chance=random.Random(seed))
         state = sweep.run().state
         assert [trial.outcome for trial in state.trials.values()] == ["completed"] * 10
-        winner = promotion.winner(state.trials, rules)
+        winner = promotion.winner(state.trials, rules.mode)
         assert winner is not None
         assert winner.id == "t6", "whatever the order in which they finished"
 
@@ -200,7 +200,7 @@ def test_when_nobody_has_a_score_the_sweep_ends_without_a_winner() -> None:
     sweep = Sweep(Rules(THREE, 3, 9, "max"), lambda number, rung: None, slots=2, chance=random.Random(0))
     state = sweep.run().state
     assert {trial.rung for trial in state.trials.values()} == {0}
-    assert promotion.winner(state.trials, sweep.rules) is None
+    assert promotion.winner(state.trials, sweep.rules.mode) is None
 
 
 def test_promotions_come_before_new_points_and_the_highest_first() -> None:

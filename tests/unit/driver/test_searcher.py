@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from ray.tune.search import Searcher
 
+from tuneyard_pipelines import checkpoints
+from tuneyard_pipelines.checkpoints import Facts
+from tuneyard_pipelines.control import Wishes
 from tuneyard_pipelines.errors import TuneyardError
 from tuneyard_pipelines.journal import AttemptStarted, Journal, SweepFolder, TrialState
 from tuneyard_pipelines.leg import NO_SPACE, LegResult
@@ -52,8 +55,14 @@ class Attempt:
             number = self.trial(leg["trial"]).number
             share = self.spec.rungs()[leg["rung"]]
             self.answer(name, LegResult(share=share, tokens=10, step=1, score=score(number), metrics={"val/loss": 1.0}))
+            self.keep(leg["trial"])
             done += 1
         return done
+
+    def keep(self, trial: str) -> None:
+        """A checkpoint to go on from."""
+        folder = self.journal.folder.attempt(trial, self.number) / "checkpoints"
+        checkpoints.save(folder, Facts(1, 1, 10, 0.1, None, {}), lambda path: path.touch())
 
     def trial(self, name: str) -> TrialState:
         return self.journal.state.trials[name]
@@ -69,7 +78,14 @@ def test_a_leg_says_all_that_a_process_needs(make_folder: MakeFolder) -> None:
     name, suggested = attempt.ask()
     [trial] = attempt.journal.state.trials.values()
     assert suggested == {
-        "leg": {"folder": str(folder.path), "trial": "t001", "point": trial.point, "attempt": 1, "rung": 0}
+        "leg": {
+            "folder": str(folder.path),
+            "trial": "t001",
+            "point": trial.point,
+            "attempt": 1,
+            "rung": 0,
+            "variant": "",
+        }
     }
     assert json.loads(json.dumps(suggested)) == suggested
     assert (trial.running, trial.pending, trial.name[:4]) == (True, 0, "t01 ")
@@ -162,6 +178,7 @@ def test_r4_a_third_of_all_trials_diverges_and_the_sweep_ends_with_a_winner(make
             bad = LegResult("diverged", "loss is nan")
             good = LegResult(share=share, score=-float(number))
             attempt.answer(name, bad if number % 3 == 1 else good)
+            attempt.keep(suggested["leg"]["trial"])
         outcomes = [trial.outcome for trial in attempt.journal.state.trials.values()]
         assert outcomes.count("diverged") == 3
         assert attempt.trial("t002").outcome == "completed"
@@ -259,6 +276,7 @@ def test_an_exhausted_space_waits_for_legs_that_run(make_folder: MakeFolder) -> 
     assert attempt.ask()[1] is None
     for score, name in enumerate(names):
         attempt.answer(name, LegResult(share=1 / 9, score=float(score)))
+        attempt.keep(f"t00{score + 1}")
     assert attempt.ask()[1]["leg"]["rung"] == 1
 
 
@@ -286,14 +304,14 @@ def test_the_proposals_see_every_score_a_trial_had(make_folder: MakeFolder) -> N
 
 
 def test_the_rules_are_those_of_the_spec(make_folder: MakeFolder) -> None:
-    found = rules(make_folder().header().spec)
+    [found] = rules(make_folder().header().spec, Wishes()).values()
     assert found.rungs == pytest.approx((1 / 9, 1 / 3, 1.0))
     assert (found.reduction_factor, found.trials, found.mode) == (3, 9, "max")
     spec = (
         make_folder("search.metric=val/loss", "search.algorithm=grid", "search.trials=null", sweep_id="g").header().spec
     )
-    assert rules(spec).mode == "min"
-    assert rules(spec).trials > 18
+    assert rules(spec, Wishes())[""].mode == "min"
+    assert rules(spec, Wishes())[""].trials > 18
 
 
 def test_a_full_disk_ends_the_attempt_and_no_trial(make_folder: MakeFolder) -> None:
@@ -314,8 +332,6 @@ def test_a_new_trial_never_takes_the_id_of_one_whose_creation_was_lost(make_fold
     folder = make_folder(NO_SCHEDULER)
     attempt = Attempt(folder)
     attempt.go_on(2)
-    for trial in attempt.journal.state.trials:
-        folder.attempt(trial, 1).mkdir(parents=True)
     lines = folder.journal.read_text().splitlines()
     created = [number for number, line in enumerate(lines) if "TrialCreated" in line]
     lines[created[damaged]] = "x" + lines[created[damaged]]

@@ -21,11 +21,17 @@ def sweep(*overrides: str) -> SweepSpec:
 S1 = sweep("model.d_model=[64, 96, 100]", "model.num_heads=[3, 4, 6]", "search.algorithm=grid")
 
 
+def only(spec):
+    """The plan of a sweep without variants, as that of its one variant."""
+    [variant] = plan(spec).variants
+    return variant
+
+
 def test_s1_infeasible_pairs_are_counted_and_named():
     space = Space(S1)
     feasible = [space.identity(point) for point in space.grid() if space.broken_rule(point) is None]
     assert feasible == [(64, 4), (96, 3), (96, 4), (96, 6), (100, 4)]
-    planned = plan(S1)
+    planned = only(S1)
     assert (planned.points, planned.feasible_points, planned.trials, planned.sampled_points) == (9, 5, 5, None)
     assert planned.broken_rules[RULE] == 4
     assert planned.problems == ()
@@ -45,7 +51,7 @@ def test_odd_widths_have_no_sinusoidal_positions():
 def test_s2_a_space_without_a_feasible_point_is_refused_with_the_rule_that_kills_most():
     overrides = ["model.num_heads=[2, 4]", "model.num_layers=[1, 2]", "search.trials=4"]
     dead = sweep(*overrides, "constraints=[num_heads > 2, num_heads * num_layers < 2, num_layers < 3]")
-    planned = plan(dead)
+    planned = only(dead)
     assert (planned.feasible_points, planned.trials) == (0, 0)
     assert planned.problems == (
         "no point is feasible: all 4 points break a rule; most, 4, break num_heads * num_layers < 2: widen the ranges "
@@ -86,13 +92,13 @@ def test_a_grid_runs_in_order_with_the_last_key_moving_fastest():
 def test_a_sweep_without_ranges_is_one_point():
     single = sweep()
     assert (Space(single).size, list(Space(single).grid()), Space(single).sample(random.Random(1))) == (1, [{}], {})
-    planned = plan(single)
+    planned = only(single)
     assert (planned.points, planned.trials, len(planned.rungs), planned.most_tokens) == (1, 1, 1, 9000)
 
 
 def test_a_huge_finite_space_is_sampled_and_never_enumerated():
     huge = sweep(*(f"training.{key}={{int: [1, 1000000000]}}" for key in ("batch_tokens",)), "search.trials=3")
-    planned = plan(huge)
+    planned = only(huge)
     assert (planned.points, planned.feasible_points, planned.sampled_points) == (10**9, None, 2000)
     assert next(Space(huge).grid()) == {"training.batch_tokens": 1}
     everything = plan(sweep("training.batch_tokens={int: [1, 1000000000]}", "search.algorithm=grid"))
@@ -101,24 +107,24 @@ def test_a_huge_finite_space_is_sampled_and_never_enumerated():
 
 def test_a_sampled_share_says_so_and_repeats():
     half = sweep("model.dropout={uniform: [0, 0.8]}", "search.trials=3", "constraints=[dropout < 0.4]")
-    planned = plan(half)
-    assert planned == plan(half)
+    planned = only(half)
+    assert planned == only(half)
     assert planned.feasible_share == pytest.approx(0.5, abs=0.05)
     assert any("feasible (of 2,000 drawn)" in line for line in planned.lines())
 
 
 def test_trials_are_no_more_than_there_are_points():
-    few = plan(sweep("model.num_heads=[1, 2, 3]", "search.trials=12"))
+    few = only(sweep("model.num_heads=[1, 2, 3]", "search.trials=12"))
     assert (few.trials, few.trials_asked) == (2, 12)
     assert any("2 (all feasible points; 12 were asked for)" in line for line in few.lines())
 
 
 def test_rungs_and_tokens_of_the_plan():
-    ladder = plan(sweep("model.num_layers={int: [1, 9]}", "search.trials=9"))
+    ladder = only(sweep("model.num_layers={int: [1, 9]}", "search.trials=9"))
     assert [(rung.budget, rung.trials) for rung in ladder.rungs] == [(1000, 9), (3000, 3), (9000, 1)]
     assert ladder.most_tokens == 81_000
     assert ladder.expected_tokens == 9 * 1000 + 3 * 2000 + 1 * 6000
-    full = plan(sweep("model.num_layers={int: [1, 9]}", "search.trials=9", "search.scheduler=none"))
+    full = only(sweep("model.num_layers={int: [1, 9]}", "search.trials=9", "search.scheduler=none"))
     assert full.most_tokens == full.expected_tokens == 81_000
 
 
@@ -133,13 +139,14 @@ def test_rungs_and_tokens_of_the_plan():
     ],
 )
 def test_budgets_in_every_unit(training, unit, budget, tokens):
-    planned = plan(sweep(f"training={training}", "model.num_heads=[1, 2]", "search={trials: 2, scheduler: none}"))
+    whole = plan(sweep(f"training={training}", "model.num_heads=[1, 2]", "search={trials: 2, scheduler: none}"))
+    [planned] = whole.variants
     assert (planned.budget_unit, planned.budget) == (unit, budget)
     assert planned.most_tokens == tokens
-    [told] = [line for line in planned.lines() if line.startswith("tokens ")]
+    [told] = [line for line in whole.lines() if line.startswith("tokens ")]
     assert told.endswith("known once the data is read" if tokens is None else f"about {tokens:,} expected")
     assert planned.rungs[-1].budget == budget
 
 
 def test_a_plan_is_plain_data():
-    assert json.loads(json.dumps(plan(S1).to_dict()))["feasible_points"] == 5
+    assert json.loads(json.dumps(plan(S1).to_dict()))["variants"][0]["feasible_points"] == 5

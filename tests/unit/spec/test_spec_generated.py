@@ -110,17 +110,18 @@ def test_every_object_of_the_schema_is_closed():
 def test_the_words_of_the_spec_are_those_of_the_catalog():
     fields = spec.SweepSpec.model_fields
     assert words_of(fields["task"].annotation) == tuple(catalog.TASKS)
-    assert words_of(spec.TransformerModel.model_fields["architecture"].annotation) == tuple(catalog.ARCHITECTURE_RULES)
+    assert words_of(spec.Model.model_fields["architecture"].annotation) == tuple(catalog.ARCHITECTURES)
     assert words_of(spec.Search.model_fields["metric"].annotation) == tuple(catalog.METRICS)
     assert words_of(spec.TrialConfig.model_fields["task"].annotation) == tuple(catalog.TASKS)
     assert get_args(catalog.Mode) == ("min", "max")
-    assert nested(fields["model"]) is spec.TransformerModel
+    assert nested(fields["model"]) is spec.Model
     for task in catalog.TASKS.values():
-        assert task.metric in catalog.METRICS
-        assert set(task.architectures) <= catalog.ARCHITECTURE_RULES.keys()
+        assert set(task.metrics) <= catalog.METRICS.keys()
+        assert set(task.architectures) <= catalog.ARCHITECTURES.keys()
     known = set(spec.load(EXAMPLES / "dates.yaml").values)
-    for rules in catalog.ARCHITECTURE_RULES.values():
-        assert {key for rule in rules for key in rule.keys} <= known
+    for architecture in catalog.ARCHITECTURES.values():
+        assert {key for rule in architecture.rules for key in rule.keys} <= known
+        assert architecture.defaults.keys() <= known
     for metric in catalog.METRICS.values():
         assert set(metric.incomparable_over) <= known
 

@@ -37,7 +37,7 @@ def test_defaults_of_the_smallest_spec():
     read = accepted()
     config = read.at({})
     assert read.ranges == {}
-    assert (config.model.d_model, config.model.feed_forward, config.training.batch_tokens) == (128, 512, 4096)
+    assert (config.model.d_model, config.model.d_ff, config.training.batch_tokens) == (128, 512, 4096)
     assert (read.metric, read.mode, read.rungs()) == ("val/exact_match", "max", (1.0,))
     assert config.training.budget == ("tokens", 3_000_000)
     assert (read.resources.memory_per_worker_bytes, read.resources.stall_timeout_s) == (4 << 30, 600)
@@ -372,7 +372,8 @@ def test_asha_compares_at_one_budget():
         (["resources.gpus_per_worker=-1"], "resources.gpus_per_worker: found -1; allowed: an integer from 0"),
         (["version=2"], "version: found 2; allowed: 1"),
         (["task=translatoin"], "did you mean translation?"),
-        (["budget={wall_clock: 20m}"], 'budget: unknown key "budget"; a spec takes version, name'),
+        (["budgets={wall_clock: 20m}"], 'budgets: unknown key "budgets"; did you mean budget?'),
+        (["zzz=1"], 'zzz: unknown key "zzz"; a spec takes version, name'),
         (["description=" + "x" * 7_000], "allowed: text of at most 4000 characters"),
         (['description="a\\u0000b"'], "character 2 is U+0000, a control character"),
         (["constraints=num_heads < 3"], "allowed: a list of at most 100 expressions"),

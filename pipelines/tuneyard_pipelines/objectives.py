@@ -1,0 +1,200 @@
+"""What a task makes of a point: its training stream, Lightning module, validation batches, samples, and an example.
+
+A trial knows no task by name: it takes the objective of its configuration and what an `Objective` offers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from tuneyard_modules.inspection import attention_maps
+from tuneyard_modules.language_modeling import LanguageBatch, LanguageModelingModule, LanguageSettings
+from tuneyard_modules.objective import Optimization, SequenceModule
+from tuneyard_modules.translation import TranslationBatch, TranslationModule, TranslationSettings
+from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, EncodedData, PreparedData, TextTokenizer
+from tuneyard_pipelines.data.batching import BatchStream, Budget, Cursor, eval_batches
+from tuneyard_pipelines.data.windows import WindowStream, evaluation_windows, unknown_bits
+from tuneyard_pipelines.package import continued
+from tuneyard_pipelines.spec import TrialConfig
+
+SAMPLES = 20
+CONTINUED, PROMPT_TOKENS, NEW_TOKENS = 5, 16, 48
+SHOWN_TOKENS = 24  # of a heat map: more would not be readable
+
+
+class Stream(Protocol):
+    """Training batches as a pure function of seed and position."""
+
+    def share(self, cursor: Cursor) -> float:
+        """The share of the budget that is used up at `cursor`."""
+        ...
+
+    def between(self, start: Cursor, until_share: float) -> Iterator[Any]:
+        """The batches from `start` until `until_share` of the budget is used."""
+        ...
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """Where one kind of attention looks: weights (layers, heads, queries, keys) and the tokens along both sides."""
+
+    kind: str
+    weights: Tensor
+    queries: Sequence[str]
+    keys: Sequence[str]
+
+
+class Objective(Protocol):
+    """One point of a task with its data; `facts` are numbers about the data, logged once."""
+
+    stream: Stream
+    validation: Sequence[Any]
+    facts: Mapping[str, float]
+
+    def module(self, network: nn.Module) -> SequenceModule:
+        """The network with its loss and its validation."""
+        ...
+
+    def samples(self, module: Any) -> list[tuple[str, ...]]:
+        """A head, and rows of what the model says of validation examples; the module is in evaluation mode."""
+        ...
+
+    def attention(self, network: Any) -> list[AttentionMap]:
+        """Where the network looks in the one example with which all trials of a sweep are shown."""
+        ...
+
+
+def objective(config: TrialConfig, prepared: PreparedData, encoded: EncodedData) -> Objective:
+    """The objective of a point."""
+    if config.task == "translation":
+        return Translation(config, prepared, encoded)
+    return LanguageModeling(config, prepared, encoded)
+
+
+class Translation:
+    """Pairs of texts, scored by what the model says."""
+
+    def __init__(self, config: TrialConfig, prepared: PreparedData, encoded: EncodedData) -> None:
+        self._config, self._prepared, self._encoded = config, prepared, encoded
+        length, batch_tokens = config.model.sequence_length, config.training.batch_tokens
+        self.stream = BatchStream(
+            encoded.split("train"),
+            sequence_length=length,
+            batch_tokens=batch_tokens,
+            seed=config.seed,
+            budget=Budget(*config.training.budget),
+        )
+        self.validation: list[TranslationBatch]
+        self.validation, cut = eval_batches(
+            encoded.split("validation"), sequence_length=length, batch_tokens=batch_tokens
+        )
+        self.facts = {"data/train_too_long": float(self.stream.too_long), "data/val_cut_off": float(cut)}
+
+    def module(self, network: nn.Module) -> TranslationModule:
+        validation = self._prepared.split("validation")
+        return TranslationModule(
+            network,
+            optimization(self._config),
+            TranslationSettings(
+                max_length=self._config.model.sequence_length, label_smoothing=self._config.training.label_smoothing
+            ),
+            decode=self._encoded.tokenizer.decode,
+            references=dict(zip(validation["id"], validation["target"], strict=True)),
+        )
+
+    def samples(self, module: TranslationModule) -> list[tuple[str, ...]]:
+        validation = self._prepared.split("validation")
+        row = {example: index for index, example in enumerate(validation["id"])}
+        batch = self.validation[0]
+        said = module.translate(batch.source_BS[:SAMPLES])
+        pairs = [validation[row[example]] for example in batch.ids[:SAMPLES]]
+        return [
+            ("source", "target", "prediction"),
+            *((pair["source"], pair["target"], text) for pair, text in zip(pairs, said, strict=True)),
+        ]
+
+    def attention(self, network: nn.Module) -> list[AttentionMap]:
+        tokenizer, length = self._encoded.tokenizer, min(self._config.model.sequence_length, SHOWN_TOKENS)
+        pair = self._prepared.split("validation")[0]
+        source = [*tokenizer.encode(pair["source"])[: length - 1], EOS]
+        target = [BOS, *tokenizer.encode(pair["target"])[: length - 1]]
+        maps = attention_maps(network, torch.tensor(source), torch.tensor(target))  # type: ignore[arg-type]
+        sides = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
+        return [
+            AttentionMap(kind, maps[kind], spelled(tokenizer, queries), spelled(tokenizer, keys))
+            for kind, (queries, keys) in sides.items()
+        ]
+
+
+class LanguageModeling:
+    """Documents, scored by how likely the model finds every token of the validation text."""
+
+    def __init__(self, config: TrialConfig, prepared: PreparedData, encoded: EncodedData) -> None:
+        self._config, self._prepared, self._encoded = config, prepared, encoded
+        length, batch_tokens = config.model.sequence_length, config.training.batch_tokens
+        self.stream = WindowStream(
+            encoded.split("train"),
+            sequence_length=length,
+            batch_tokens=batch_tokens,
+            seed=config.seed,
+            budget=Budget(*config.training.budget),
+        )
+        held_out = encoded.split("validation")
+        self.validation: list[LanguageBatch] = evaluation_windows(
+            held_out, sequence_length=length, batch_tokens=batch_tokens
+        )
+        self._unknown_bits = unknown_bits(held_out)
+        self.facts = {
+            "data/train_tokens": float(self.stream.tokens_per_pass),
+            "data/val_tokens": float(sum(batch.tokens for batch in self.validation)),
+        }
+
+    def module(self, network: nn.Module) -> LanguageModelingModule:
+        return LanguageModelingModule(
+            network,
+            optimization(self._config),
+            LanguageSettings(label_smoothing=self._config.training.label_smoothing),
+            text_bytes=self._prepared.text_bytes["validation"],
+            extra_bits=self._unknown_bits,
+        )
+
+    def samples(self, module: LanguageModelingModule) -> list[tuple[str, ...]]:
+        tokenizer = self._encoded.tokenizer
+        texts = self._prepared.split("validation")["text"][:CONTINUED]
+        rows = [("text", "continuation")]
+        for text in texts:
+            ids = tokenizer.encode(text)[:PROMPT_TOKENS]
+            rows.append((tokenizer.decode(ids), continued(module.network, tokenizer, ids, NEW_TOKENS)))  # type: ignore[arg-type]
+        return [tuple(row) for row in rows]
+
+    def attention(self, network: nn.Module) -> list[AttentionMap]:
+        tokenizer = self._encoded.tokenizer
+        shown = min(self._config.model.sequence_length, SHOWN_TOKENS)
+        ids = [BOS, *tokenizer.encode(self._prepared.split("validation")[0]["text"])[: shown - 1]]
+        maps = attention_maps(network, torch.tensor(ids))  # type: ignore[arg-type]
+        tokens = spelled(tokenizer, ids)
+        return [AttentionMap("self", maps["self"], tokens, tokens)]
+
+
+def optimization(config: TrialConfig) -> Optimization:
+    """How the weights of a point are moved."""
+    training = config.training
+    return Optimization(
+        learning_rate=training.learning_rate,
+        warmup=training.warmup,
+        min_learning_rate_share=training.min_learning_rate_share,
+        weight_decay=training.weight_decay,
+        gradient_clip=training.gradient_clip,
+        adam_beta2=training.adam_beta2,
+    )
+
+
+def spelled(tokenizer: TextTokenizer, ids: Sequence[int]) -> list[str]:
+    """Each token as a reader sees it; special ones by name, white space made visible."""
+    names = {PAD: "<pad>", BOS: "<start>", EOS: "<end>", UNK: "<unknown>"}
+    return [names.get(token) or tokenizer.decode([token]).replace(" ", "␣").replace("\n", "⏎") for token in ids]
