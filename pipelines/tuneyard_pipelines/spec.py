@@ -75,7 +75,7 @@ _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "ex
 class TrialConfig(Part):
     """One point of a sweep: every key has one value."""
 
-    task: Literal["translation"]
+    task: Literal["translation", "language_modeling"]
     seed: int
     model: TransformerModel
     training: Training
@@ -97,9 +97,9 @@ class SweepSpec(Part):
     version: Annotated[Literal[1], Says("1")] = Field(1, description="Version of this format.")
     name: Name = Field(description="Name of the sweep's experiment.", examples=["dates"])
     description: Annotated[Text, Field(max_length=4000)] = Field("", description="What the sweep is about.")
-    task: Literal["translation"] = Field(description="What is learned.", examples=["translation"])
+    task: Literal["translation", "language_modeling"] = Field(description="What is learned.", examples=["translation"])
     seed: Whole = Field(1, ge=0, le=2**32 - 1, description="Where all chance comes from: data, weights, search.")
-    data: DataSpec = Field(description="Pairs of texts: where they come from, how they are split and cut into tokens.")
+    data: DataSpec = Field(description="Texts: where they come from, how they are split and cut into tokens.")
     model: Annotated[Part, MODEL] = Field(default_factory=lambda: MODEL.variant(), description="What is trained.")
     training: Annotated[Part, TRAINING] = Field(
         default_factory=lambda: TRAINING.variant(), description="How a trial is trained."
