@@ -15,10 +15,10 @@ from typing import Any, Literal, NamedTuple
 import sacrebleu
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torchmetrics.functional.text import sacre_bleu_score
 
 from tuneyard_modules.decoding import greedy
+from tuneyard_modules.likelihood import Likelihood, next_token_loss, next_token_scores
 from tuneyard_modules.objective import Optimization, SequenceModule
 
 
@@ -74,13 +74,11 @@ class TranslationModule(SequenceModule):
         self._tally = _Tally()
 
     def loss(self, batch: TranslationBatch) -> Tensor:
-        """Cross-entropy of the next token, mean over the target tokens, smoothed as in Szegedy et al. 2016."""
+        """Cross-entropy of the next token, mean over the target tokens."""
         logits_BTV = self.network(batch.source_BS, batch.target_BT[:, :-1])
-        return F.cross_entropy(
-            logits_BTV.flatten(0, 1),
-            batch.target_BT[:, 1:].flatten(),
-            ignore_index=self.settings.pad_id,
-            label_smoothing=self.settings.label_smoothing,
+        settings = self.settings
+        return next_token_loss(
+            logits_BTV, batch.target_BT[:, 1:], pad_id=settings.pad_id, label_smoothing=settings.label_smoothing
         )
 
     def translate(self, source_BS: Tensor) -> list[str]:
@@ -102,23 +100,15 @@ class TranslationModule(SequenceModule):
     def validation_step(self, batch: TranslationBatch, batch_idx: int) -> None:
         """Count what the model finds likely, and keep what it says."""
         logits_BTV = self.network(batch.source_BS, batch.target_BT[:, :-1])
-        next_BT = batch.target_BT[:, 1:]
-        real_BT = next_BT != self.settings.pad_id
-        loss = F.cross_entropy(logits_BTV[real_BT], next_BT[real_BT], reduction="sum")
-        self._tally.loss_sum += loss.item()
-        self._tally.tokens += int(real_BT.sum())
-        self._tally.correct += int((logits_BTV.argmax(dim=-1) == next_BT)[real_BT].sum())
+        self._tally.likelihood.add(next_token_scores(logits_BTV, batch.target_BT[:, 1:], self.settings.pad_id))
         self._tally.predictions += self.translate(batch.source_BS)
         self._tally.references += [self._references[index] for index in batch.ids]
 
     def on_validation_epoch_end(self) -> None:
         """Log the scores at the number of steps done; what cannot be computed is NaN."""
         tally = self._tally
-        loss = tally.loss_sum / tally.tokens if tally.tokens else math.nan
         scores = {
-            "loss": loss,
-            "perplexity": _exp(loss),
-            "accuracy": tally.correct / tally.tokens if tally.tokens else math.nan,
+            **tally.likelihood.scores(),
             **text_scores(tally.predictions, tally.references, tokenizer=self._tokenizer),
         }
         self._tally = _Tally()
@@ -162,20 +152,10 @@ def text_scores(predictions: Sequence[str], references: Sequence[str], *, tokeni
 class _Tally:
     """What a validation epoch has seen so far."""
 
-    loss_sum: float = 0.0
-    tokens: int = 0
-    correct: int = 0
+    likelihood: Likelihood = field(default_factory=Likelihood)
     predictions: list[str] = field(default_factory=list)
     references: list[str] = field(default_factory=list)
 
 
 def _is_chinese(letter: str) -> bool:
     return "\u3400" <= letter <= "\u9fff" or "\uf900" <= letter <= "\ufaff" or "\U00020000" <= letter <= "\U0003ffff"
-
-
-def _exp(loss: float) -> float:
-    """e^loss, or NaN where it is too large for a float."""
-    try:
-        return math.exp(loss)
-    except OverflowError:
-        return math.nan

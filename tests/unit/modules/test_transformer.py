@@ -47,12 +47,13 @@ def test_impossible_shapes_are_refused(changes: dict[str, Any], rule: str) -> No
 def test_encoder_layer_equals_torch(copy_attention: CopyAttention) -> None:
     torch.manual_seed(0)
     theirs = nn.TransformerEncoderLayer(16, 4, 64, dropout=0.0, batch_first=True, norm_first=True).eval()
-    ours = EncoderLayer(CONFIG).eval()
+    ours = EncoderLayer(CONFIG, nn.ReLU()).eval()
     copy_attention(theirs.self_attn, ours.attention)
     _copy_rest(theirs, ours, attention_norm=theirs.norm1, feed_forward_norm=theirs.norm2)
     x = torch.randn(3, 6, 16)
     real = torch.tensor([[True] * 6, [True] * 4 + [False] * 2, [True] + [False] * 5])
-    got = ours(x, real[:, None, None, :])
+    got, cache, no_weights = ours(x, None, real[:, None, None, :])
+    assert (cache.length, no_weights) == (6, None)
     expected = theirs(x, src_key_padding_mask=~real)
     assert_close(got[real], expected[real])
 
@@ -68,9 +69,11 @@ def test_decoder_layer_equals_torch(copy_attention: CopyAttention) -> None:
     x, source = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
     causal = torch.ones(5, 5, dtype=torch.bool).tril()
     nothing = ours.attention.remember(x[:, :0])
-    got, cache = ours(x, nothing, causal, ours.cross_attention.remember(source), torch.ones(2, 1, 1, 7).bool())
+    got, cache, no_weights = ours(
+        x, nothing, causal, ours.cross_attention.remember(source), torch.ones(2, 1, 1, 7).bool()
+    )
     assert_close(got, theirs(x, source, tgt_mask=~causal))
-    assert cache.length == 5
+    assert (cache.length, no_weights) == (5, (None, None))
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
