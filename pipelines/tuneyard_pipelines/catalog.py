@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from tuneyard_pipelines.keys import Tokenizer
 
 Mode = Literal["min", "max"]
 
@@ -46,6 +49,24 @@ class Architecture:
     defaults: Mapping[str, str | int | float]
 
 
+@dataclass(frozen=True)
+class TaskData:
+    """What a task learns from: the texts of an example by name, built-in sources, and kinds of file by suffix."""
+
+    columns: tuple[str, ...]
+    builtin: tuple[str, ...]
+    files: tuple[str, ...]
+
+    def takes(self, source: str) -> bool:
+        """Whether `source`, a built-in name or a path, fits the task."""
+        return source in self.builtin or (not source.startswith("builtin/") and source.lower().endswith(self.files))
+
+    @property
+    def allowed(self) -> str:
+        """What it takes, in words."""
+        return f"{', '.join(self.builtin)}, or the path of a file ({' '.join(self.files)})"
+
+
 _TOKENS = ("data.tokenizer.type", "data.tokenizer.vocab_size")
 
 METRICS: dict[str, Metric] = {
@@ -73,8 +94,15 @@ TASKS: dict[str, Task] = {
     )
 }
 
-BUILTIN_DATA: tuple[str, ...] = ("builtin/dates",)
-PAIR_FILES: tuple[str, ...] = (".tsv", ".txt")
+TASK_DATA: dict[str, TaskData] = {
+    "translation": TaskData(("source", "target"), ("builtin/dates",), (".tsv", ".txt", ".csv", ".jsonl")),
+    "language_modeling": TaskData(("text",), ("builtin/stdlib",), (".txt", ".csv", ".jsonl")),
+}
+BUILTIN_DATA: tuple[str, ...] = tuple(name for held in TASK_DATA.values() for name in held.builtin)
+DATA_FILES: tuple[str, ...] = (".tsv", ".txt", ".csv", ".jsonl")
+
+BYTE_VOCAB_SIZE = 4 + 256  # special tokens and bytes
+TOKENIZERS_WITHOUT_SIZE = ("char", "byte")
 
 _ATTENTION_RULES = (
     Rule(
@@ -97,7 +125,6 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
-BYTE_VOCAB_SIZE = 4 + 256
 GUESSED_CHARACTERS = 128  # until the data has been looked at
 
 
@@ -120,6 +147,14 @@ def complete(values: Mapping[str, Any]) -> dict[str, Any]:
             complete[key] = default
     if complete.get("model.d_ff") is None:
         complete["model.d_ff"] = 4 * complete["model.d_model"]
-    if complete.get("data.tokenizer.type") == "char":
+    if complete.get("data.tokenizer.type") in TOKENIZERS_WITHOUT_SIZE:
         complete.pop("data.tokenizer.vocab_size", None)
     return {key: value for key, value in complete.items() if value is not None}
+
+
+def expected_vocab_size(tokenizer: Tokenizer) -> int | None:
+    """How many ids a tokenizer will have, special ones included; None for char, whose characters must be counted.
+
+    That of bpe is its largest: little text may have fewer pairs to merge.
+    """
+    return {"byte": BYTE_VOCAB_SIZE, "bpe": tokenizer.vocab_size, "char": None}[tokenizer.type]

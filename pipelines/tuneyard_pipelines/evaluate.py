@@ -196,4 +196,3 @@ def _statistics(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequ
 
 def _share(ids: Sequence[int], token: int) -> float:
     return list(ids).count(token) / len(ids) if len(ids) else 0.0
-

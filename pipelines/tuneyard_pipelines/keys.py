@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema, model_serializer
 
 from tuneyard_pipelines import units
-from tuneyard_pipelines.catalog import BUILTIN_DATA, PAIR_FILES
+from tuneyard_pipelines.catalog import BUILTIN_DATA, DATA_FILES
 from tuneyard_pipelines.sections import Part, Ranged, Says, refusal
 from tuneyard_pipelines.spec_yaml import shown_value
 
@@ -129,8 +129,12 @@ class Training(Part):
 class Tokenizer(Part):
     """How text becomes tokens; trained on the training split only."""
 
-    type: Literal["char", "bpe"] = _key("char", "One token a character, or byte-pair encoding.")
-    vocab_size: Whole = _key(4000, "Largest vocabulary of bpe; char takes what occurs.", "tokens", ge=260, le=1_000_000)
+    type: Literal["char", "bpe", "byte"] = _key(
+        "char", "One token a character, byte-pair encoding, or one token a byte of UTF-8."
+    )
+    vocab_size: Whole = _key(
+        4000, "Largest vocabulary of bpe; char takes what occurs, byte all 256.", "tokens", ge=260, le=1_000_000
+    )
 
 
 MODEL = Ranged(Model, fixed=("architecture",))
@@ -152,7 +156,7 @@ def _column(value: Any) -> str | int:
 def _source(value: str) -> str:
     if value.startswith("builtin/") and value not in BUILTIN_DATA:
         raise refusal(f"no built-in data {shown_value(value)}; there is {', '.join(BUILTIN_DATA)}")
-    if not value.startswith("builtin/") and not value.lower().endswith(PAIR_FILES):
+    if not value.startswith("builtin/") and not value.lower().endswith(DATA_FILES):
         raise ValueError
     return _clean(value)
 
@@ -161,44 +165,49 @@ Column = Annotated[
     str | int,
     PlainValidator(_column),
     WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 1}]}),
-    Says("a column's name (with header: true) or its number, counted from 1"),
+    Says("a column's name (with header: true), its number, counted from 1, or a key of a .jsonl file"),
 ]
 
 
 class Columns(Part):
-    """Which columns of a file hold the pairs."""
+    """Which columns of a file hold the texts: source and target for translation, text for language_modeling."""
 
-    source: Column = _key(..., "Column of the text to translate.", examples=[1])
-    target: Column = _key(..., "Column of its translation.", examples=[2])
+    source: Column | None = _key(None, "Column of the text to translate.", examples=[1])
+    target: Column | None = _key(None, "Column of its translation.", examples=[2])
+    text: Column | None = _key(None, "Column of the documents of language_modeling.", examples=["text"])
 
 
 class Split(Part):
-    """Which shares of the pairs are held back."""
+    """Which shares of the data are held back: of the pairs, or of the documents' bytes."""
 
     validation: float = _key(0.05, "Share for choosing among trials.", "share", gt=0, lt=0.5)
     test: float = _key(0.05, "Share for the final score.", "share", gt=0, lt=0.5)
 
 
 class DataSpec(Part):
-    """Pairs of texts: where they come from, how they are split and cut into tokens."""
+    """Pairs of texts or documents: where they come from, how they are split and cut into tokens."""
 
     source: Annotated[
         str,
         Field(max_length=4096),
         AfterValidator(_source),
-        Says("builtin/dates, or the path of a .tsv or .txt file that holds one pair a line, parted by a tab"),
+        Says("builtin/dates or builtin/stdlib, or the path of a .tsv, .txt, .csv or .jsonl file"),
     ] = _key(
         ...,
-        "Where pairs come from: builtin/dates, or a file of tab-separated pairs (.tsv, .txt); a relative path counts "
-        "from the folder of this file.",
+        "Where texts come from. For translation: builtin/dates, or a file of pairs (.tsv and .txt parted by tabs, "
+        ".csv, .jsonl). For language_modeling: builtin/stdlib, the sources of Python's standard library, or a file of "
+        "documents (.txt parted by blank lines, .csv, .jsonl). A relative path counts from the folder of this file.",
         examples=["builtin/dates"],
     )
     columns: Columns | None = _key(
-        None, "Columns of the file, by name or by number from 1; left out, the first two.", examples=[{}]
+        None,
+        "Columns of the file, by name or by number from 1; left out, the first ones, or of .jsonl the keys source and "
+        "target, or text.",
+        examples=[{}],
     )
     header: bool = _key(False, "Whether the file's first line names the columns.")
-    examples: Whole = _key(20_000, "How many pairs built-in data makes.", "pairs", ge=10, le=10**8)
-    split: Split = _section(Split, "Which shares of the pairs are held back.")
+    examples: Whole = _key(20_000, "How many pairs builtin/dates makes.", "pairs", ge=10, le=10**8)
+    split: Split = _section(Split, "Which shares of the data are held back: of pairs, or of the documents' bytes.")
     tokenizer: Annotated[Part, TOKENIZER] = _section(lambda: TOKENIZER.variant(), "How text becomes tokens.")
 
 

@@ -219,9 +219,7 @@ def _added(space: Space, variant: str, state: SweepState, wishes: Wishes) -> Poi
     return next((point for point in wanted if space.identity(point) not in there), None)
 
 
-def _stands(
-    kind: type[LegEnded] | type[LegCut], leg: Leg, result: LegResult, time_ms: int
-) -> LegEnded | LegCut:
+def _stands(kind: type[LegEnded] | type[LegCut], leg: Leg, result: LegResult, time_ms: int) -> LegEnded | LegCut:
     """Where a leg came to, as an event."""
     return kind(
         trial=leg.trial,

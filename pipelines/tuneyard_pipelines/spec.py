@@ -106,7 +106,7 @@ class SweepSpec(Part):
         description="What is learned: to translate texts, or to go on with them.", examples=["translation"]
     )
     seed: Whole = Field(1, ge=0, le=2**32 - 1, description="Where all chance comes from: data, weights, search.")
-    data: DataSpec = Field(description="Pairs of texts: where they come from, how they are split and cut into tokens.")
+    data: DataSpec = Field(description="Texts: where they come from, how they are split and cut into tokens.")
     model: Annotated[Part, MODEL] = Field(default_factory=lambda: MODEL.variant(), description="What is trained.")
     training: Annotated[Part, TRAINING] = Field(
         default_factory=lambda: TRAINING.variant(), description="How a trial is trained."

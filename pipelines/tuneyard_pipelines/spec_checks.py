@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuneyard_pipelines import ranges
-from tuneyard_pipelines.catalog import METRICS, TASKS
+from tuneyard_pipelines.catalog import METRICS, TASK_DATA, TASKS, TOKENIZERS_WITHOUT_SIZE
 from tuneyard_pipelines.constraints import ConstraintError
 from tuneyard_pipelines.sections import Part
 from tuneyard_pipelines.space import Space, constraint_of
@@ -185,28 +185,53 @@ def _asha(spec: SweepSpec) -> Iterator[Misfit]:
 
 
 def _data(spec: SweepSpec) -> Iterator[Misfit]:
-    data = spec.data
-    reads: tuple[Path, ...] = (("data",),)
-    if data.source.startswith("builtin/"):
-        for name, given in (("columns", data.columns is not None), ("header", data.header)):
-            if given:
-                yield Misfit(("data", name), f"goes with a file only, not with {data.source}; take it out", reads)
+    data, task = spec.data, TASK_DATA[spec.task]
+    reads: tuple[Path, ...] = (("data",), ("task",))
+    if not task.takes(data.source):
+        message = f"found {shown_value(data.source)}; {spec.task} takes {task.allowed}"
+        yield Misfit(("data", "source"), message, reads)
         return
-    if data.examples != type(data).model_fields["examples"].default:
-        yield Misfit(
-            ("data", "examples"), "goes with built-in data only; a file gives all its pairs: take it out", reads
-        )
-    if data.columns is None:
+    if data.source != "builtin/dates" and data.examples != type(data).model_fields["examples"].default:
+        message = "goes with builtin/dates only; other data is taken whole: take it out"
+        yield Misfit(("data", "examples"), message, reads)
+    kind = "" if data.source.startswith("builtin/") else posixpath.splitext(data.source.lower())[1]
+    if not kind:
+        misplaced = f"goes with a file only, not with {data.source}"
+    elif kind == ".txt" and spec.task == "language_modeling":
+        misplaced = "goes with .csv and .jsonl only; a .txt file of documents has no columns"
+    else:
+        misplaced = ""
+        yield from _columns(spec, kind, reads)
+        if kind == ".jsonl" and data.header:
+            yield Misfit(("data", "header"), "a .jsonl file has keys instead of a header; take it out", reads)
+    for name, given in (("columns", data.columns is not None), ("header", data.header)):
+        if misplaced and given:
+            yield Misfit(("data", name), f"{misplaced}; take it out", reads)
+
+
+def _columns(spec: SweepSpec, kind: str, reads: tuple[Path, ...]) -> Iterator[Misfit]:
+    if spec.data.columns is None:
         return
-    if data.columns.source == data.columns.target:
-        message = f"found {shown_value(data.columns.target)} for source and target; name two columns"
-        yield Misfit(("data", "columns", "target"), message, reads)
-    for name, column in data.columns:
-        if isinstance(column, str) and not data.header:
+    here: Path = ("data", "columns")
+    wanted = TASK_DATA[spec.task].columns
+    given = {name: column for name, column in spec.data.columns if column is not None}
+    for name in wanted:
+        if name not in given:
+            yield Misfit((*here, name), f"missing; {spec.task} needs a column for {' and '.join(wanted)}", reads)
+    for name, column in given.items():
+        if name not in wanted:
+            message = f"does not go with {spec.task}, whose columns are {' and '.join(wanted)}; take it out"
+            yield Misfit((*here, name), message, reads)
+        elif kind == ".jsonl" and isinstance(column, int):
+            yield Misfit((*here, name), f"found {column}; a .jsonl file has keys: give the key's name", reads)
+        elif kind != ".jsonl" and isinstance(column, str) and not spec.data.header:
             message = (
                 f"found {shown_value(column)} while header is false; set header: true, or give the column's number"
             )
-            yield Misfit(("data", "columns", name), message, reads)
+            yield Misfit((*here, name), message, reads)
+    if "source" in given and given["source"] == given.get("target"):
+        message = f"found {shown_value(given['target'])} for source and target; name two columns"
+        yield Misfit((*here, "target"), message, reads)
 
 
 def _tokenizer(spec: SweepSpec) -> Iterator[Misfit]:
@@ -214,11 +239,14 @@ def _tokenizer(spec: SweepSpec) -> Iterator[Misfit]:
     here: Path = ("data", "tokenizer", "vocab_size")
     default = 4000
     reads = (here, ("data", "tokenizer", "type"))
-    if kind == "char" and size != default:
+    kinds = kind.values if isinstance(kind, ranges.Choice) else (kind,)
+    without = [str(name) for name in kinds if name in TOKENIZERS_WITHOUT_SIZE]
+    if len(without) == len(kinds) and size != default:
         yield Misfit(here, "goes with type: bpe only; take it out, or set type: bpe", reads)
-    elif "data.tokenizer.type" in spec.ranges and "data.tokenizer.vocab_size" in spec.ranges:
+    elif without and "data.tokenizer.vocab_size" in spec.ranges:
         message = (
-            "a range beside a range of type, and char has no vocab_size: char would be tried twice; vary one of them"
+            f"a range beside a range of type, and {without[0]} has no vocab_size: {without[0]} would be tried twice; "
+            "vary one of them"
         )
         yield Misfit(here, message, reads)
 

@@ -75,7 +75,7 @@ def run(
     before that, and leaves no folder and no run (prepared data stays cached); then whatever `drive` raises.
     """
     runnable(spec)
-    prepared = data.prepare(spec.data, spec.seed, home / "data")
+    prepared = data.prepare(spec.data, spec.seed, home / "data", spec.task)
     characters = _encode(prepared, spec)
     tracking.connect(tracking_uri)
     folder = SweepFolder(home / "sweeps" / sweep_id)
@@ -163,7 +163,7 @@ def _prepare_again(header: Header) -> None:
         data.PreparedData.open(header.data)
     except data.DataError:
         spec = header.spec
-        if data.prepare(spec.data, spec.seed, header.home / "data").fingerprint != header.data_fingerprint:
+        if data.prepare(spec.data, spec.seed, header.home / "data", spec.task).fingerprint != header.data_fingerprint:
             raise InputError(
                 f"data.source: {spec.data.source} is not what sweep {header.sweep_id} began with, and its prepared "
                 f"data in {header.data} is gone; put the old file back, or start a new sweep"

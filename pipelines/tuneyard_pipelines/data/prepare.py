@@ -1,7 +1,7 @@
 """Data made ready once and kept as Arrow files that trials map into memory: texts by split, token ids by tokenizer.
 
-    CACHE/FINGERPRINT/          train/ validation/ test/ (id, source, target)
-        tokens/TYPE-SETTINGS/   tokenizer.json, train/ validation/ test/ (id, source_ids, target_ids)
+    CACHE/FINGERPRINT/          train/ validation/ test/ (id, source, target; or id, text)
+        tokens/TYPE-SETTINGS/   tokenizer.json, train/ validation/ test/ (id, source_ids, target_ids; or id, ids)
 
 A fingerprint covers the source's content, not its path: a changed file is prepared anew, a moved one is not.
 """
@@ -11,33 +11,41 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers
 
-from tuneyard_pipelines.data import dates, folders, pairs
+from tuneyard_pipelines.catalog import BYTE_VOCAB_SIZE, TASK_DATA, expected_vocab_size
+from tuneyard_pipelines.data import folders, sources
 from tuneyard_pipelines.data.errors import DataError
 from tuneyard_pipelines.data.splits import SPLITS, split
-from tuneyard_pipelines.data.text_tokenizer import TextTokenizer
+from tuneyard_pipelines.data.text_tokenizer import SPECIALS, TextTokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import datasets
     import pyarrow
 
     from tuneyard_pipelines.spec import DataSpec, Tokenizer
 
-DATES = "builtin/dates"
 _FORMAT = 1
+_CHUNK_CHARACTERS = 1 << 20
+_COUNTED_CHARACTERS = 1 << 24
+_DIGESTED_BYTES = 256 << 20
 _TOKENIZER_FILE = "tokenizer.json"
 
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Text pairs by split. The fingerprints are hexadecimal SHA-256; those of a split cover its texts in order."""
+    """Examples by split: pairs of texts, or documents.
+
+    The fingerprints are hexadecimal SHA-256; those of a split cover its texts in order. `columns` name the texts of an
+    example; `text_bytes` are the UTF-8 bytes of each split's texts, and `version` that of a built-in source; both
+    are empty for data that was prepared before they were kept.
+    """
 
     folder: Path
     fingerprint: str
@@ -46,7 +54,10 @@ class PreparedData:
     examples: dict[str, int]
     source: str
     left_out: int
-    """Pairs of the source with an empty side."""
+    """Pairs of the source with an empty side, empty documents, files that are not UTF-8."""
+    columns: tuple[str, ...] = ("source", "target")
+    text_bytes: dict[str, int] = field(default_factory=dict)
+    version: str = ""
 
     @classmethod
     def open(cls, folder: Path) -> PreparedData:
@@ -54,10 +65,14 @@ class PreparedData:
         facts = folders.read(folder)
         if facts is None:
             raise DataError(f"{folder}: no whole prepared data in this folder. Prepare the data again.")
-        return cls(folder=folder, **facts)
+        return cls._of(folder, facts)
+
+    @classmethod
+    def _of(cls, folder: Path, facts: dict[str, Any]) -> PreparedData:
+        return cls(folder=folder, **{**facts, "columns": tuple(facts.get("columns", cls.columns))})
 
     def split(self, name: str) -> datasets.Dataset:
-        """The split `name` (train, validation, test), memory-mapped: columns id (int64), source, target (str)."""
+        """The split `name` (train, validation, test), memory-mapped: id (int64) and the texts of `columns` (str)."""
         return _load(self.folder / name)
 
 
@@ -69,101 +84,164 @@ class EncodedData:
     tokenizer: TextTokenizer
 
     def split(self, name: str) -> datasets.Dataset:
-        """The split `name`, memory-mapped: columns id (int64), source_ids, target_ids (lists of int32)."""
+        """The split `name`, memory-mapped: id (int64), and `ids_column` of each text (lists of int32)."""
         return _load(self.folder / name)
 
 
-def prepare(data: DataSpec, seed: int, cache: Path) -> PreparedData:
-    """Read or generate the pairs of `data`, split them by `seed` and keep them in a folder of `cache`.
+def prepare(data: DataSpec, seed: int, cache: Path, task: str = "translation") -> PreparedData:
+    """Read or generate what `task` learns from, split it by `seed` and keep it in a folder of `cache`.
 
-    Found again if the content, the seed and the split are the same. Several processes may call this at once.
+    Translation has pairs, and shares of their number; language_modeling has documents, and shares of their bytes. Found
+    again if the content, the seed and the split are the same. Several processes may call this at once.
     Raises DataError for a source that cannot be used, a split that would be empty, or a cache that cannot be written.
     """
-    origin = _origin(data)
-    shares = {"validation": data.split.validation, "test": data.split.test}
-    fingerprint = _digest({"format": _FORMAT, "origin": origin, "split": shares, "seed": seed})
-    folder = cache / fingerprint[:20]
+    folder, fingerprint, origin = _place(data, task, seed, cache)
+    columns = TASK_DATA[task].columns
 
     def fill(partial: Path) -> dict[str, Any]:
-        texts, left_out = _texts(data, seed, origin)
-        positions = split(texts, **shares, seed=seed, place=data.source)
+        texts = sources.read(data, task, seed, origin)
+        by_bytes = task == "language_modeling"
+        sizes = [_text_bytes(row) if by_bytes else 1 for row in texts.rows]
+        positions = split(
+            texts.keys,
+            sizes=sizes,
+            validation=data.split.validation,
+            test=data.split.test,
+            seed=seed,
+            place=data.source,
+            unit="documents" if by_bytes else "pairs",
+        )
         for name in SPLITS:
-            _save(partial / name, _text_table(texts, positions[name]))
+            _save(partial / name, _text_table(texts.rows, positions[name], columns))
         return {
             "fingerprint": fingerprint,
-            "validation_fingerprint": _digest([texts[position] for position in positions["validation"]]),
-            "test_fingerprint": _digest([texts[position] for position in positions["test"]]),
+            "validation_fingerprint": _digest([texts.rows[position] for position in positions["validation"]]),
+            "test_fingerprint": _digest([texts.rows[position] for position in positions["test"]]),
             "examples": {name: len(positions[name]) for name in SPLITS},
             "source": data.source,
-            "left_out": left_out,
+            "left_out": texts.left_out,
+            "columns": columns,
+            "text_bytes": {name: sum(_text_bytes(texts.rows[place]) for place in positions[name]) for name in SPLITS},
+            "version": origin.get("version", ""),
         }
 
-    return PreparedData(folder=folder, **{**folders.build(folder, fill), "source": data.source})
+    return PreparedData._of(folder, {**folders.build(folder, fill), "source": data.source})
 
 
 def encode(prepared: PreparedData, config: Tokenizer) -> EncodedData:
-    """Learn the tokenizer of `config` on the training split, source and target together, and encode every split by it.
+    """Learn the tokenizer of `config` on the training split, all columns together, and encode every split by it.
 
     Kept below the prepared data's folder, with the same promises as `prepare`. Raises DataError like it.
     """
-    settings = {"type": config.type, "vocab_size": config.vocab_size if config.type == "bpe" else None}
-    made_by = {"format": _FORMAT, "tokenizers": tokenizers.__version__, **settings}
-    folder = prepared.folder / "tokens" / f"{config.type}-{_digest(made_by)[:12]}"
+    made_by = _made_by(config)
+    folder = _tokens(prepared.folder, config)
 
     def fill(partial: Path) -> dict[str, Any]:
         train = prepared.split("train")
-        tokenizer = TextTokenizer.train((text for side in ("source", "target") for text in train[side]), config)
+        tokenizer = TextTokenizer.train((text for column in prepared.columns for text in train[column]), config)
         tokenizer.save(partial / _TOKENIZER_FILE)
         for name in SPLITS:
-            _save(partial / name, _token_table(prepared.split(name), tokenizer))
+            _save(partial / name, _token_table(prepared.split(name), prepared.columns, tokenizer))
         return {**made_by, "vocab_size_reached": tokenizer.vocab_size}
 
     folders.build(folder, fill)
     return EncodedData(folder, TextTokenizer.load(folder / _TOKENIZER_FILE))
 
 
-def _origin(data: DataSpec) -> dict[str, Any]:
-    if data.source == DATES:
-        return {"builtin": DATES, "version": dates.VERSION, "examples": data.examples}
-    if data.source.startswith("builtin/"):
-        raise DataError(
-            f"data.source: there is no {data.source!r}. Built in is {DATES}; other data is a path to a .tsv file."
+def count_vocabulary(
+    data: DataSpec, config: Tokenizer, cache: Path, *, seed: int, task: str = "translation"
+) -> tuple[int, bool]:
+    """How many ids the tokenizer has, special ones included, and whether that is the exact number.
+
+    Exact where the encoded data lies in `cache`, and for bytes; else bpe's largest, or the characters in the first part
+    of the source. Raises DataError for a source that cannot be used.
+    """
+    if config.type == "byte":
+        return BYTE_VOCAB_SIZE, True
+    if _quickly_digested(data) and (facts := folders.read(_tokens(_place(data, task, seed, cache).folder, config))):
+        return facts["vocab_size_reached"], True
+    if (expected := expected_vocab_size(config)) is not None:
+        return expected, False
+    alphabet: set[str] = set()
+    counted = 0
+    for text in sources.beginning(data, task, seed):
+        alphabet.update(text[:_COUNTED_CHARACTERS])
+        counted += len(text)
+        if counted >= _COUNTED_CHARACTERS:
+            break
+    return len(SPECIALS) + len(alphabet), False
+
+
+def ids_column(column: str) -> str:
+    """The name under which the token ids of a text column are kept: source_ids, target_ids, or ids for `text`."""
+    return "ids" if column == "text" else f"{column}_ids"
+
+
+def _quickly_digested(data: DataSpec) -> bool:
+    """Whether the content's digest, which the place in a cache follows from, is known within a second."""
+    try:
+        return data.source.startswith("builtin/") or Path(data.source).stat().st_size <= _DIGESTED_BYTES
+    except OSError:
+        return True  # reading it says what is wrong
+
+
+class _Place(NamedTuple):
+    folder: Path
+    fingerprint: str
+    origin: dict[str, Any]
+
+
+def _made_by(config: Tokenizer) -> dict[str, Any]:
+    settings = {"type": config.type, "vocab_size": config.vocab_size if config.type == "bpe" else None}
+    return {"format": _FORMAT, "tokenizers": tokenizers.__version__, **settings}
+
+
+def _tokens(folder: Path, config: Tokenizer) -> Path:
+    return folder / "tokens" / f"{config.type}-{_digest(_made_by(config))[:12]}"
+
+
+def _place(data: DataSpec, task: str, seed: int, cache: Path) -> _Place:
+    origin = sources.origin(data, task)
+    shares = {"validation": data.split.validation, "test": data.split.test}
+    fingerprint = _digest({"format": _FORMAT, "origin": origin, "split": shares, "seed": seed})
+    return _Place(cache / fingerprint[:20], fingerprint, origin)
+
+
+def _text_bytes(row: Sequence[str]) -> int:
+    return sum(len(text.encode()) for text in row)
+
+
+def _text_table(rows: Sequence[Sequence[str]], positions: Sequence[int], columns: Sequence[str]) -> pyarrow.Table:
+    import pyarrow as pa
+
+    texts = (pa.array([rows[position][place] for position in positions], pa.string()) for place in range(len(columns)))
+    return pa.table([pa.array(positions, pa.int64()), *texts], names=["id", *columns])
+
+
+def _token_table(texts: datasets.Dataset, columns: Sequence[str], tokenizer: TextTokenizer) -> pyarrow.Table:
+    import pyarrow as pa
+
+    table: dict[str, Any] = {"id": pa.array(texts["id"][:], pa.int64())}
+    for column in columns:
+        chunks = (tokenizer.encode_batch(chunk) for chunk in _chunks(texts[column]))
+        table[ids_column(column)] = pa.chunked_array(
+            [pa.array(ids, pa.list_(pa.int32())) for ids in chunks], pa.list_(pa.int32())
         )
-    return {"sha256": pairs.sha256(Path(data.source)), "header": data.header, **_columns(data)}
+    return pa.table(table)
 
 
-def _columns(data: DataSpec) -> dict[str, int | str]:
-    return (
-        {"source": 1, "target": 2}
-        if data.columns is None
-        else {"source": data.columns.source, "target": data.columns.target}
-    )
-
-
-def _texts(data: DataSpec, seed: int, origin: dict[str, Any]) -> tuple[list[tuple[str, str]], int]:
-    if data.source == DATES:
-        return dates.generate(data.examples, seed), 0
-    found = pairs.read(Path(data.source), header=data.header, **_columns(data))
-    if found.sha256 != origin["sha256"]:
-        raise DataError(f"{data.source}: the file was changed while it was read. Start again once it is complete.")
-    return found.pairs, found.empty
-
-
-def _text_table(texts: Sequence[tuple[str, str]], positions: Sequence[int]) -> pyarrow.Table:
-    import pyarrow as pa
-
-    sides = ([texts[position][side] for position in positions] for side in (0, 1))
-    columns = [pa.array(positions, pa.int64()), *(pa.array(side, pa.string()) for side in sides)]
-    return pa.table(columns, names=["id", "source", "target"])
-
-
-def _token_table(texts: datasets.Dataset, tokenizer: TextTokenizer) -> pyarrow.Table:
-    import pyarrow as pa
-
-    columns: dict[str, pyarrow.Array] = {"id": pa.array(texts["id"][:], pa.int64())}
-    for side in ("source", "target"):
-        columns[f"{side}_ids"] = pa.array(tokenizer.encode_batch(texts[side][:]), pa.list_(pa.int32()))
-    return pa.table(columns)
+def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The texts, a few at a time: what an encoder keeps of each token beside its id is large."""
+    chunk: list[str] = []
+    size = 0
+    for text in texts:
+        chunk.append(text)
+        size += len(text)
+        if size >= _CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def _save(folder: Path, table: pyarrow.Table) -> None:

@@ -1,7 +1,8 @@
-"""Text to token ids and back, with one vocabulary for source and target, learned by the `tokenizers` library.
+"""Text to token ids and back, with one vocabulary for all texts, in the format of the `tokenizers` library.
 
     char   every distinct character of the texts is a token; others become UNK
     bpe    byte-pair merges over UTF-8 bytes: no text is unknown, and white space is kept as it is
+    byte   bpe without merges: byte b of the text has the id 4 + b, and nothing is learned
 
 Texts are brought to Unicode normal form C first; beyond that, decode(encode(text)) == text for every text without UNK.
 The special tokens have ids and no spelling: no text, not even "<eos>", is read as one or decoded to nothing.
@@ -13,6 +14,7 @@ import json
 import unicodedata
 from typing import TYPE_CHECKING
 
+import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from tuneyard_pipelines.spec import Tokenizer
 
 PAD, BOS, EOS, UNK = range(4)
@@ -30,24 +34,27 @@ MIN_BPE_VOCAB_SIZE = len(SPECIALS) + 256
 
 
 class TextTokenizer:
-    """A learned vocabulary. Make one by `train` or `load`."""
+    """A vocabulary. Make one by `train` or `load`."""
 
     def __init__(self, library: tokenizers.Tokenizer) -> None:
         self._library = library
+        self._of_bytes = library.get_vocab() == _BYTES
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Tokenizer) -> TextTokenizer:
         """Learn a vocabulary of `config.type` from `texts`; for bpe of at most `config.vocab_size` tokens.
 
-        Raises DataError for a bpe vocabulary that cannot hold the bytes.
+        byte reads no text. Raises DataError for a bpe vocabulary that cannot hold the bytes.
         """
+        if config.type == "byte":
+            return cls(_byte_level(models.BPE(vocab=_BYTES, merges=[])))
         if config.type == "char":
             return cls(_char(texts))
         if config.vocab_size < MIN_BPE_VOCAB_SIZE:
             raise DataError(
                 f"data.tokenizer.vocab_size: {config.vocab_size} is too small: bpe needs at least "
                 f"{MIN_BPE_VOCAB_SIZE} tokens ({len(SPECIALS)} special ones and 256 bytes). "
-                "Raise it, or take type: char."
+                "Raise it, or take type: byte."
             )
         return cls(_bpe(texts, config.vocab_size))
 
@@ -62,6 +69,8 @@ class TextTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text, faster."""
+        if self._of_bytes:  # a look-up: the library takes a hundred times as long and as much memory
+            return [(_utf8(text) + np.int32(len(SPECIALS))).tolist() for text in texts]
         return [encoding.ids for encoding in self._library.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -90,6 +99,23 @@ class TextTokenizer:
         if tuple(library.id_to_token(special) for special in range(len(SPECIALS))) != SPECIALS:
             raise DataError(f"{path}: this tokenizer does not begin with {' '.join(SPECIALS)}. Prepare the data again.")
         return cls(library)
+
+
+def _byte_alphabet() -> list[str]:
+    """The character that stands for each byte where the library works on bytes (GPT-2's, Radford et al. 2019).
+
+    Those that can be printed stand for themselves, the others for what follows U+00FF, in order.
+    """
+    printed = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = [byte for byte in range(256) if byte not in printed]
+    return [chr(byte) if byte in printed else chr(256 + others.index(byte)) for byte in range(256)]
+
+
+_BYTES = {token: token_id for token_id, token in enumerate((*SPECIALS, *_byte_alphabet()))}
+
+
+def _utf8(text: str) -> NDArray[np.uint8]:
+    return np.frombuffer(unicodedata.normalize("NFC", text).encode(), dtype=np.uint8)
 
 
 def _char(texts: Iterable[str]) -> tokenizers.Tokenizer:

@@ -170,7 +170,7 @@ def test_columns_header_and_left_out_pairs(tmp_path):
 
 
 def test_an_unknown_built_in_source(tmp_path):
-    with pytest.raises(DataError, match=r"no 'builtin/date'\. Built in is builtin/dates"):
+    with pytest.raises(DataError, match=r"'builtin/date' is nothing that translation takes\. It takes builtin/dates"):
         prepare(Data(source="builtin/date"), 1, tmp_path)
 
 

@@ -12,8 +12,8 @@ def lines(count: int) -> list[tuple[str, str]]:
     return [(f"source {number}", f"target {number}") for number in range(count)]
 
 
-def parts(pairs, validation=0.1, test=0.1, seed=1):
-    return split(pairs, validation=validation, test=test, seed=seed, place="pairs.tsv")
+def parts(pairs, validation=0.1, test=0.1, seed=1, **more):
+    return split(pairs, validation=validation, test=test, seed=seed, place="pairs.tsv", **more)
 
 
 def side_of(pairs, positions) -> dict[tuple[str, str], str]:
@@ -58,6 +58,30 @@ def test_more_lines_and_another_order_move_few():
     more = lines(1020)[::-1]
     after = side_of(more, parts(more))
     assert sum(before[pair] != after[pair] for pair in before) <= 10
+
+
+def test_pairs_are_split_as_they_always_were():
+    """What was trained on before must not move into a test split now."""
+    positions = parts([*lines(60), ("source 3", "other"), ("x", "target 59")])
+    assert positions["test"] == [1, 12, 23, 45, 47, 54]
+    assert positions["validation"] == [11, 20, 21, 37, 40, 53]
+
+
+def test_shares_of_documents_are_of_their_sizes():
+    sizes = [1 + number * 37 % 101 for number in range(500)]
+    keys = [(f"text {number}",) for number in range(500)]
+    positions = parts(keys, validation=0.1, test=0.2, sizes=sizes)
+    got = {name: sum(sizes[member] for member in members) / sum(sizes) for name, members in positions.items()}
+    assert got == pytest.approx({"train": 0.7, "validation": 0.1, "test": 0.2}, abs=0.002)
+
+
+def test_documents_of_a_module_and_equal_documents_stay_together():
+    keys = [(f"text {number}", f"module {number % 40}") for number in range(200)]
+    keys += [("text 7", "alone"), ("another", "alone")]
+    side = {keys[place]: name for name, places in parts(keys).items() for place in places}
+    for number in range(40):
+        assert len({name for (_, module), name in side.items() if module == f"module {number}"}) == 1
+    assert side["another", "alone"] == side["text 7", "module 7"]
 
 
 @pytest.mark.parametrize("pairs", [lines(3), [("same", f"t{number}") for number in range(100)]])

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 import pytest
+import tokenizers
 
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, DataError, TextTokenizer
 
@@ -22,7 +23,7 @@ TEXTS = [
     "词典 café ÿ <eos><eos><eos>",
     "<eos> " * 30,
 ]
-KINDS = [Config("char"), Config("bpe")]
+KINDS = [Config("char"), Config("bpe"), Config("byte")]
 
 
 @pytest.fixture(params=KINDS, ids=lambda config: config.type)
@@ -72,6 +73,21 @@ def test_bpe_knows_every_text():
     tokenizer = TextTokenizer.train(["abc"], Config("bpe"))
     assert tokenizer.decode(tokenizer.encode("Ünïcödé 詞 \U0001f600")) == "Ünïcödé 詞 \U0001f600"
     assert tokenizer.unknown_share("詞") == 0.0
+
+
+def test_a_byte_is_a_token():
+    tokenizer = TextTokenizer.train([], Config("byte"))
+    assert tokenizer.vocab_size == 260
+    assert tokenizer.encode("\x00A\u00e9") == [4, 4 + 65, 4 + 0xC3, 4 + 0xA9]
+    assert tokenizer.decode(range(4, 4 + 128)) == bytes(range(128)).decode()
+
+
+def test_bytes_are_encoded_as_the_library_would(tmp_path):
+    tokenizer = TextTokenizer.train([], Config("byte"))
+    tokenizer.save(tmp_path / "tokenizer.json")
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in [*TEXTS, "".join(map(chr, range(0x250))), "詞\U0001f600"]:
+        assert library.encode(text, add_special_tokens=False).ids == tokenizer.encode(text)
 
 
 def test_bpe_merges_and_keeps_to_its_size():
@@ -124,8 +140,6 @@ def test_no_tokenizer_in_the_file(tmp_path, content):
 
 
 def test_another_tokenizer_is_refused(tmp_path):
-    import tokenizers
-
     tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a")).save(
         str(tmp_path / "other.json")
     )
