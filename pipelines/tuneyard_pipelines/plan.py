@@ -13,7 +13,7 @@ from tuneyard_pipelines.catalog import GUESSED_CHARACTERS, complete, vocab_size
 from tuneyard_pipelines.cost import Speed
 from tuneyard_pipelines.ranges import Choice, Point, Range
 from tuneyard_pipelines.space import Space, Survey
-from tuneyard_pipelines.spec import SpecError, SweepSpec, display_name
+from tuneyard_pipelines.spec import SpecError, SweepSpec, TrialConfig, display_name
 from tuneyard_pipelines.spec_yaml import Problem, shown_value
 
 WEIGHED = 300  # points of a variant whose cost is computed, at most
@@ -198,14 +198,14 @@ def runnable(spec: SweepSpec, machine: Machine = Machine(), *, file: str = "") -
     return planned
 
 
-def extremes(spec: SweepSpec, machine: Machine) -> list[tuple[Mapping[str, Any], int]]:
-    """Values and vocabulary of the smallest and the largest model of each variant: what a calibration measures."""
-    found = []
+def extremes(spec: SweepSpec, machine: Machine) -> list[tuple[TrialConfig, int]]:
+    """The smallest and the largest model of each variant with its vocabulary: what a calibration measures."""
+    found: list[tuple[TrialConfig, int]] = []
     for variant in spec.by_variant.values():
         costs = _costs(variant, Space(variant, characters=machine.characters), machine)
-        if costs:
-            found += [costs[0], costs[-1]] if len(costs) > 1 else [costs[0]]
-    return [(weighed.values, weighed.vocab_size) for weighed in found]
+        ends = [costs[0], costs[-1]] if len(costs) > 1 else costs
+        found += [(variant.at(weighed.point), weighed.vocab_size) for weighed in ends]
+    return found
 
 
 def duration(seconds: float) -> str:

@@ -5,18 +5,23 @@ Ray and Lightning take seconds to import: what only reads or predicts does not p
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import yaml
 
 from tuneyard import registry, settings, sweeps
-from tuneyard_pipelines import tracking
+from tuneyard_pipelines import control, tracking
 from tuneyard_pipelines.errors import InputError
-from tuneyard_pipelines.journal import SweepFolder, SweepState
-from tuneyard_pipelines.spec import SweepSpec, load
+from tuneyard_pipelines.journal import CUT, SweepFolder, SweepState
+from tuneyard_pipelines.plan import Machine, Plan, extremes, plan
+from tuneyard_pipelines.ranges import Choice
+from tuneyard_pipelines.spec import SweepSpec, Tokenizer, load
 
 if TYPE_CHECKING:
     from tuneyard_pipelines.package import TextModel
@@ -55,15 +60,68 @@ def run_sweep(
 
 
 def resume_sweep(folder: SweepFolder, *, announce: Announce = lambda folder: None) -> SweepState:
-    """Go on with what is unfinished; a sweep that is finished is left as it is."""
+    """Go on with what is unfinished or was asked for meanwhile; a sweep of which nothing is left stays as it is."""
     from tuneyard_pipelines import sweep
 
-    state = folder.state()
-    if state.ended is not None and state.ended.state == "finished":
+    if not unfinished(folder):
         tracking.reconcile(folder, sweep.now_ms())
-        return state
+        return folder.state()
     announce(folder)
     return sweep.drive(folder)
+
+
+def unfinished(folder: SweepFolder) -> bool:
+    """Whether there is something to go on with: an attempt that did not finish, a request, trials that were cut."""
+    state, asked = folder.state(), control.wishes(folder)
+    if state.ended is None or state.ended.state != "finished" or asked.heard > state.ended.heard:
+        return True
+    return any(trial.outcome in CUT for trial in state.trials.values())
+
+
+def plan_sweep(spec: SweepSpec, *, home: Path | None = None, calibrate: bool = True) -> Plan:
+    """What a sweep would run, on this machine. The calibration takes some seconds once and is kept in the home."""
+    home = home or settings.find_home()
+    machine = _machine(spec, home, calibrate=calibrate)
+    return plan(spec, machine)
+
+
+def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:
+    """What there is to know for a plan: this machine, the data's characters, and the speed of training."""
+    characters, exact = _characters(spec, home)
+    resources = spec.resources
+    memory_bytes = psutil.virtual_memory().total
+    cores = os.cpu_count() or 1
+    slots = max(1, min(cores // resources.cpus_per_worker, memory_bytes // resources.memory_per_worker_bytes))
+    machine = Machine(
+        characters=characters,
+        exact=exact,
+        slots=min(slots, spec.search.max_concurrent_trials or slots),
+        memory_bytes=memory_bytes,
+    )
+    if not calibrate or plan(spec, machine).problems:
+        return machine
+    from tuneyard_pipelines import calibration
+
+    speed = calibration.measure(
+        [(config, size) for config, size in extremes(spec, machine)],
+        threads=resources.cpus_per_worker,
+        gpus=resources.gpus_per_worker,
+        folder=home / "speed",
+    )
+    return replace(machine, speed=speed)
+
+
+def _characters(spec: SweepSpec, home: Path) -> tuple[int | None, bool]:
+    """How many ids type: char will have where some trial uses it, and whether that is exact."""
+    for variant in spec.by_variant.values():
+        kind = variant.values["data.tokenizer.type"]
+        if kind == "char" or (isinstance(kind, Choice) and "char" in kind.values):
+            from tuneyard_pipelines import data
+
+            return data.count_vocabulary(
+                spec.data, Tokenizer(type="char"), home / "data", seed=spec.seed, task=spec.task
+            )
+    return None, True
 
 
 def load_model(name: str, *, home: Path | None = None, mlflow: str | None = None) -> TextModel:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tuneyard import settings
+from tuneyard import requests, settings
 from tuneyard.cli.output import Json, Mlflow, table, when
 from tuneyard_pipelines.errors import InputError, TuneyardError
 
@@ -54,27 +54,62 @@ def run(spec: Spec, overrides: Set = [], mlflow: Mlflow = None) -> None:  # noqa
 
 @app.command()
 def resume(sweep_id: Id) -> None:
-    """Go on with what is unfinished in a sweep."""
-    from tuneyard.sweeps import find
-
-    folder = find(settings.find_home(), sweep_id)
-    with _interruptible([folder]):
-        from tuneyard.cli.screen import watching
-
-        with watching("reading what is done, starting Ray ...") as announce:
-            from tuneyard.local import resume_sweep
-
-            resume_sweep(folder, announce=announce)
-    _finish(folder)
+    """Go on with what is unfinished in a sweep, one that was stopped included."""
+    _go_on(_find(sweep_id))
 
 
 @app.command()
-def plan(spec: Spec, overrides: Set = [], as_json: Json = False) -> None:  # noqa: B006
-    """What would run: points, feasible share, tokens. Trains and creates nothing; exit 2 where nothing can run."""
-    from tuneyard_pipelines.plan import plan as make
+def stop(sweep_id: Id) -> None:
+    """Finish now: what trains is validated once more, the best so far is scored and registered."""
+    _ask(_find(sweep_id), requests.stop())
+
+
+@app.command()
+def extend(
+    sweep_id: Id,
+    trials: Annotated[int, typer.Option("--trials", min=1, max=100_000, help="How many more.")],
+) -> None:
+    """Try so many more points, whether the sweep runs or has ended."""
+    folder = _find(sweep_id)
+    _ask(folder, requests.extend(folder, trials))
+
+
+@app.command()
+def add(
+    sweep_id: Id,
+    points: Annotated[
+        list[str],
+        typer.Option("--point", metavar="KEY=VALUE,..", help="A value for every varied key, and variant=NAME."),
+    ],
+) -> None:
+    """Try these points, too, whether the sweep runs or has ended."""
+    folder = _find(sweep_id)
+    _ask(folder, requests.add(folder, points))
+
+
+@app.command()
+def retry(sweep_id: Id) -> None:
+    """Run the trials that failed again, from their last checkpoints."""
+    folder = _find(sweep_id)
+    _ask(folder, requests.retry(folder))
+
+
+@app.command()
+def plan(
+    spec: Spec,
+    overrides: Set = [],  # noqa: B006
+    calibrate: Annotated[
+        bool, typer.Option(help="Measure this machine for some seconds, once, to say how long it would take.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """What would run: points, models, memory, tokens, time. Trains and creates nothing; exit 2 where nothing can run."""
     from tuneyard_pipelines.spec import load
 
-    found = make(load(spec, overrides))
+    accepted = load(spec, overrides)
+    from tuneyard.local import plan_sweep
+
+    found = plan_sweep(accepted, calibrate=calibrate)
     if as_json:
         print(json.dumps(found.to_dict()))
     else:
@@ -151,6 +186,31 @@ def _interruptible(accepted: Sequence[SweepFolder]) -> Iterator[None]:
         left = f"go on with: tuneyard sweep resume {accepted[0].sweep_id}" if accepted else "nothing was made"
         print(f"interrupted; {left}", file=sys.stderr)
         raise typer.Exit(130) from None
+
+
+def _find(sweep_id: str) -> SweepFolder:
+    from tuneyard.sweeps import find
+
+    return find(settings.find_home(), sweep_id)
+
+
+def _ask(folder: SweepFolder, asked: Sequence[requests.Request]) -> None:
+    """Put the requests down; a driver that runs follows them, else one starts here."""
+    if requests.ask(folder, asked):
+        print(f"the driver of sweep {folder.sweep_id} follows; see it with: tuneyard sweep show {folder.sweep_id}")
+    else:
+        _go_on(folder)
+
+
+def _go_on(folder: SweepFolder) -> None:
+    with _interruptible([folder]):
+        from tuneyard.cli.screen import watching
+
+        with watching("reading what is done, starting Ray ...") as announce:
+            from tuneyard.local import resume_sweep
+
+            resume_sweep(folder, announce=announce)
+    _finish(folder)
 
 
 def _finish(folder: SweepFolder) -> None:
