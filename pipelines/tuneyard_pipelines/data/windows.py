@@ -1,0 +1,138 @@
+"""Documents as one stream of tokens, cut into windows: shuffled ones to train on, overlapping ones to score with.
+
+The stream of a split is the tokens of every document followed by EOS, in order. A window predicts some of its tokens;
+what it shows at each place is the token before, at the very start BOS.
+
+    stream     a  b  EOS  c  d  e  EOS
+    tokens_BT  BOS a  b | EOS c  d | e   PAD PAD        sequence_length 3, phase 0, before the shuffle
+    next_BT    a  b  EOS| c   d  e | EOS PAD PAD
+
+Shapes: B windows, T sequence length, N tokens of the stream.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tuneyard_modules.language_modeling import LanguageBatch
+from tuneyard_pipelines.data.stream import Budget, Stream, token_lists
+from tuneyard_pipelines.data.text_tokenizer import BOS, EOS, PAD, UNK
+
+if TYPE_CHECKING:
+    import datasets
+    from numpy.typing import NDArray
+
+    from tuneyard_pipelines.data.stream import Ints
+
+_CODE_POINTS = 0x110000
+
+
+class WindowStream(Stream[LanguageBatch]):
+    """The training windows of one trial, from any cursor on.
+
+    In every pass the stream is cut at every `sequence_length` tokens from a random phase on, and the windows are
+    shuffled; a pass predicts every token once, so that the first and the last window of a cutting may be short. A batch
+    holds batch_tokens // sequence_length windows, one at least.
+    """
+
+    def __init__(
+        self, encoded_train: datasets.Dataset, *, sequence_length: int, batch_tokens: int, seed: int, budget: Budget
+    ) -> None:
+        super().__init__(budget)
+        self._text = _Text(encoded_train)
+        self.tokens_per_pass = self._text.length
+        self._length, self._seed = sequence_length, seed
+        self._windows = max(1, batch_tokens // sequence_length)
+
+    def _batches(self, number: int) -> list[Ints]:
+        """The first token of each window; a window before the stream's start, at -k, lacks k tokens."""
+        rng = np.random.default_rng([self._seed, number])
+        phase = int(rng.integers(self._length))
+        starts = np.arange(phase - self._length if phase else 0, self.tokens_per_pass, self._length)
+        rng.shuffle(starts)
+        return [starts[first : first + self._windows] for first in range(0, len(starts), self._windows)]
+
+    def _build(self, members: Ints, share: float) -> LanguageBatch:
+        ends_B = np.minimum(members + self._length, self.tokens_per_pass)
+        return _batch(self._text, np.maximum(members, 0), ends_B, np.maximum(members, 0), share)
+
+
+def evaluation_windows(
+    encoded_split: datasets.Dataset, *, sequence_length: int, batch_tokens: int, stride: int | None = None
+) -> list[LanguageBatch]:
+    """Windows that together predict every token of a split exactly once, EOS included, each in much of its context.
+
+    Sliding-window evaluation (Press et al. 2021, "Shortformer"; Hugging Face's "strided perplexity"): the first window
+    predicts its `sequence_length` tokens; each further one moves on by `stride`, by default half of sequence_length,
+    shows sequence_length tokens and counts its last `stride` only: those before stand as PAD in `next_BT`. So every
+    token but those of the first window is predicted from more than sequence_length - stride tokens before it. The last
+    window ends with the text, and counts what is left.
+
+    Windows come in the order of the text: `next_BT != PAD`, row by row and batch by batch, are the tokens of the stream
+    in their order, as `per_document` takes them. Raises ValueError for a stride outside of 1 to sequence_length.
+    """
+    stride = max(1, sequence_length // 2) if stride is None else stride
+    if not 1 <= stride <= sequence_length:
+        raise ValueError(f"a stride of {stride} tokens; a window of {sequence_length} can move on by 1 to its length")
+    text = _Text(encoded_split)
+    ends = np.append(np.arange(min(sequence_length, text.length), text.length, stride), text.length)
+    counted = np.append(0, ends[:-1])
+    starts = np.maximum(ends - sequence_length, 0)
+    windows = max(1, batch_tokens // sequence_length)
+    return [
+        _batch(text, starts[rows], ends[rows], counted[rows], share=0.0)
+        for rows in (slice(first, first + windows) for first in range(0, len(ends), windows))
+    ]
+
+
+def per_document(encoded_split: datasets.Dataset, values_N: NDArray[np.floating]) -> NDArray[np.floating]:
+    """The sum over each document of a value of each of its tokens, EOS included; in the order of the split.
+
+    `values_N` come in the order in which `evaluation_windows` count tokens. Raises ValueError for another number.
+    """
+    ends = _Text(encoded_split).ends
+    if len(values_N) != ends[-1]:
+        raise ValueError(f"{len(values_N)} values for a text of {ends[-1]} tokens; give one for each")
+    return np.add.reduceat(values_N, np.append(0, ends[:-1]))
+
+
+def unknown_bits(encoded_split: datasets.Dataset) -> float:
+    """What the tokens that a tokenizer does not know would cost: a uniform guess among all of Unicode for each.
+
+    To be added to the bits of a split, so that a small alphabet does not pass for a good model.
+    """
+    return float(np.count_nonzero(_Text(encoded_split).flat == UNK) * math.log2(_CODE_POINTS))
+
+
+class _Text:
+    """The stream of a split, without a copy of its tokens: EOS is put in where it is read."""
+
+    def __init__(self, encoded_split: datasets.Dataset) -> None:
+        flat, bounds = token_lists(encoded_split.with_format("arrow")[:]["ids"])
+        self.flat = flat[bounds[0] : bounds[-1]]
+        self.ends: Ints = bounds[1:] - bounds[0] + np.arange(1, len(bounds))
+        """The place after each document's EOS."""
+        self.length = int(self.ends[-1])
+
+    def at(self, places: Ints) -> Ints:
+        """The tokens at these places; BOS at -1."""
+        documents = np.searchsorted(self.ends, places, side="right")
+        tokens: Ints = self.flat[np.clip(places - documents, 0, len(self.flat) - 1)].astype(np.int64)
+        tokens[places == self.ends[documents] - 1] = EOS
+        tokens[places < 0] = BOS
+        return tokens
+
+
+def _batch(text: _Text, starts_B: Ints, ends_B: Ints, counted_B: Ints, share: float) -> LanguageBatch:
+    """Windows that show what precedes the tokens from starts_B to ends_B, and count those from counted_B on."""
+    places_BT = starts_B[:, None] + np.arange(int((ends_B - starts_B).max()))
+    inside_BT = places_BT < ends_B[:, None]
+    counts_BT = inside_BT & (places_BT >= counted_B[:, None])
+    tokens_BT, next_BT = np.full((2, *places_BT.shape), PAD, dtype=np.int64)
+    tokens_BT[inside_BT] = text.at(places_BT[inside_BT] - 1)
+    next_BT[counts_BT] = text.at(places_BT[counts_BT])
+    return LanguageBatch(torch.from_numpy(tokens_BT), torch.from_numpy(next_BT), int(counts_BT.sum()), share)
