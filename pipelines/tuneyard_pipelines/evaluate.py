@@ -83,9 +83,9 @@ def _score_language(
         "id": texts["id"],
         "length": [len(ids) for ids in split["ids"]],
         "unknown": [_share(ids, UNK) for ids in split["ids"]],
-        "nll": per_document(split, nll_N),
-        "correct": per_document(split, correct_N).astype(np.int64),
-        "target_tokens": per_document(split, np.ones_like(nll_N)).astype(np.int64),
+        "nll": per_document(split, nll_N).tolist(),
+        "correct": per_document(split, correct_N).astype(np.int64).tolist(),
+        "target_tokens": per_document(split, np.ones_like(nll_N)).astype(np.int64).tolist(),
         "bytes": text_bytes,
     }
     stride = max(1, length // 2)

@@ -12,7 +12,7 @@ from tuneyard_pipelines.package import load
 
 
 class ServedModel(PythonModel):
-    """Takes texts as a list or a frame of one column and gives what the model makes of each; the hints are the signature."""
+    """Takes texts as a list or a frame of one column; MLflow reads the hints as signature."""
 
     def load_context(self, context: PythonModelContext) -> None:
         self._model = load(Path(context.artifacts["model"]))

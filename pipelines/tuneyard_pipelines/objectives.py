@@ -5,7 +5,7 @@ A trial knows no task by name: it takes the objective of its configuration and w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,8 @@ from tuneyard_modules.language_modeling import LanguageBatch, LanguageModelingMo
 from tuneyard_modules.objective import Optimization, SequenceModule
 from tuneyard_modules.translation import TranslationBatch, TranslationModule, TranslationSettings
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, EncodedData, PreparedData, TextTokenizer
-from tuneyard_pipelines.data.batching import BatchStream, Budget, Cursor, eval_batches
+from tuneyard_pipelines.data.batching import BatchStream, eval_batches
+from tuneyard_pipelines.data.stream import Budget, Stream
 from tuneyard_pipelines.data.windows import WindowStream, evaluation_windows, unknown_bits
 from tuneyard_pipelines.package import continued
 from tuneyard_pipelines.spec import TrialConfig
@@ -25,18 +26,6 @@ from tuneyard_pipelines.spec import TrialConfig
 SAMPLES = 20
 CONTINUED, PROMPT_TOKENS, NEW_TOKENS = 5, 16, 48
 SHOWN_TOKENS = 24  # of a heat map: more would not be readable
-
-
-class Stream(Protocol):
-    """Training batches as a pure function of seed and position."""
-
-    def share(self, cursor: Cursor) -> float:
-        """The share of the budget that is used up at `cursor`."""
-        ...
-
-    def between(self, start: Cursor, until_share: float) -> Iterator[Any]:
-        """The batches from `start` until `until_share` of the budget is used."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -50,11 +39,22 @@ class AttentionMap:
 
 
 class Objective(Protocol):
-    """One point of a task with its data; `facts` are numbers about the data, logged once."""
+    """One point of a task with its data."""
 
-    stream: Stream
-    validation: Sequence[Any]
-    facts: Mapping[str, float]
+    @property
+    def stream(self) -> Stream[Any]:
+        """The training batches."""
+        ...
+
+    @property
+    def validation(self) -> Sequence[Any]:
+        """The validation batches."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, float]:
+        """Numbers about the data, logged once."""
+        ...
 
     def module(self, network: nn.Module) -> SequenceModule:
         """The network with its loss and its validation."""

@@ -28,7 +28,7 @@ from tuneyard_pipelines.build import Network, build_network
 from tuneyard_pipelines.checkpoints import Checkpoint, Facts
 from tuneyard_pipelines.control import Finish, finishing
 from tuneyard_pipelines.data import PreparedData, encode
-from tuneyard_pipelines.data.batching import Cursor
+from tuneyard_pipelines.data.stream import Cursor
 from tuneyard_pipelines.errors import UNWRITABLE, TuneyardError, first_line
 from tuneyard_pipelines.evaluate import score_test
 from tuneyard_pipelines.evidence import Evidence

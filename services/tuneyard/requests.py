@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tuneyard_pipelines.errors import InputError, RefusedError
+from tuneyard_pipelines.errors import InputError
 
 if TYPE_CHECKING:
     from tuneyard_pipelines.control import Request
@@ -33,7 +33,7 @@ def extend(folder: SweepFolder, trials: int) -> list[Request]:
 
 
 def add(folder: SweepFolder, points: Sequence[str]) -> list[Request]:
-    """`num_heads=4,learning_rate=0.002` each. Raises InputError for a point that is not of the sweep, or known to it."""
+    """`num_heads=4,learning_rate=0.002` each. Raises InputError for a point that does not belong or is there."""
     from tuneyard_pipelines.control import Add, wishes
     from tuneyard_pipelines.space import Space
     from tuneyard_pipelines.spec import VARIANT
@@ -88,7 +88,9 @@ def _read(text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         key = key.strip()
         if not equals or not key or key in values:
-            raise InputError(f"--point {text}: write KEY=VALUE,KEY=VALUE with each key once, as in num_heads=4,num_layers=2")
+            raise InputError(
+                f"--point {text}: write KEY=VALUE,KEY=VALUE with each key once, as in num_heads=4,num_layers=2"
+            )
         try:
             values[key] = yaml.safe_load(value)
         except yaml.YAMLError:

@@ -17,6 +17,7 @@ from tuneyard.cli.output import Json, Mlflow, table, when
 from tuneyard_pipelines.errors import InputError, TuneyardError
 
 if TYPE_CHECKING:
+    from tuneyard_pipelines.control import Request
     from tuneyard_pipelines.journal import SweepFolder
 
 app = typer.Typer(help="Plan, train and look at sweeps.", no_args_is_help=True, rich_markup_mode=None)
@@ -103,7 +104,7 @@ def plan(
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """What would run: points, models, memory, tokens, time. Trains and creates nothing; exit 2 where nothing can run."""
+    """What would run: points, models, memory, tokens, time. Creates nothing; exit 2 where nothing can run."""
     from tuneyard_pipelines.spec import load
 
     accepted = load(spec, overrides)
@@ -194,7 +195,7 @@ def _find(sweep_id: str) -> SweepFolder:
     return find(settings.find_home(), sweep_id)
 
 
-def _ask(folder: SweepFolder, asked: Sequence[requests.Request]) -> None:
+def _ask(folder: SweepFolder, asked: Sequence[Request]) -> None:
     """Put the requests down; a driver that runs follows them, else one starts here."""
     if requests.ask(folder, asked):
         print(f"the driver of sweep {folder.sweep_id} follows; see it with: tuneyard sweep show {folder.sweep_id}")
