@@ -9,7 +9,15 @@ from __future__ import annotations
 import unicodedata
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema, model_serializer
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+)
 
 from tuneyard_pipelines import units
 from tuneyard_pipelines.catalog import BUILTIN_DATA, DATA_FILES
@@ -376,6 +384,19 @@ class Variant(Part):
     model: Annotated[Part, MODEL] = _section(lambda: MODEL.variant(), "What is trained.")
     training: Annotated[Part, TRAINING] = _section(lambda: TRAINING.variant(), "How a trial is trained.")
     data: VariantData = _section(VariantData, "How text becomes tokens.")
+
+    @model_serializer(mode="wrap")
+    def _what_it_sets(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A default that it does not set must not take the place of the spec's own key."""
+        return _set_only(self, whole(self))
+
+
+def _set_only(part: Part, written: dict[str, Any]) -> dict[str, Any]:
+    kept = {}
+    for name in part.model_fields_set & written.keys():
+        inner = getattr(part, name)
+        kept[name] = _set_only(inner, written[name]) if isinstance(inner, Part) else written[name]
+    return kept
 
 
 class Registration(Part):
