@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,7 @@ def look(folder: SweepFolder) -> View:
     except (TuneyardError, OSError) as cause:  # a home that cannot be written can still be read
         warning = without_passwords(str(cause))
     header, state = folder.header(), folder.state()
+    warning = warning or outage_text(folder, header)
     return View(
         sweep_id=header.sweep_id,
         name=header.spec.name,
@@ -157,6 +159,16 @@ def look(folder: SweepFolder) -> View:
         candidate=state.registered.candidate if state.registered else "",
         warning=warning,
     )
+
+
+def outage_text(folder: SweepFolder, header: Header) -> str:
+    """Since when MLflow has not taken what a running sweep sends; empty while it takes everything."""
+    outage = tracking.outage(folder)
+    if outage is None:
+        return ""
+    since = datetime.fromtimestamp(outage.since_ms / 1000, UTC).strftime("%H:%M:%SZ")
+    said = f"MLflow fails since {since}; training goes on and nothing is lost ({header.tracking_uri}: {outage.reason})"
+    return without_passwords(said)
 
 
 def leaderboard(header: Header, state: SweepState) -> list[TrialState]:

@@ -114,7 +114,8 @@ class Progress:
 def render(progress: Progress, height: int) -> Group:
     """The best so far and the time left, and under it the table of trials, on at most `height` lines.
 
-    Trials that run are shown before others that there is no room for.
+    Between them stands that MLflow fails, while it does. Trials that run are shown before others that there is no room
+    for.
     """
     header, state = progress.header, progress.state
     keys = list(header.spec.ranges)
@@ -125,7 +126,8 @@ def render(progress: Progress, height: int) -> Group:
     grid.add_column("state", no_wrap=True)
     best = tracking.leader(header, state)
     trials = sweeps.leaderboard(header, state)
-    shown = _fitting(trials, height - 2)
+    trouble = [text for text in (sweeps.outage_text(progress.folder, header),) if text]
+    shown = _fitting(trials, height - 2 - len(trouble))
     for trial in shown:
         grid.add_row(
             trial.id,
@@ -138,7 +140,7 @@ def render(progress: Progress, height: int) -> Group:
         )
     hidden = len(trials) - len(shown)
     more = [Text(f"... and {hidden} more", style="dim")] if hidden else []
-    return Group(Text(_summary(progress, best), style="dim", no_wrap=True, overflow="ellipsis"), grid, *more)
+    return Group(_line(_summary(progress, best), "dim"), *(_line(text, "yellow") for text in trouble), grid, *more)
 
 
 def line(event: Event, header: Header, state: SweepState) -> str | None:
@@ -172,9 +174,12 @@ def _live(folder: SweepFolder, console: Console, over: threading.Event) -> None:
 
 def _lines(folder: SweepFolder, console: Console, over: threading.Event) -> None:
     progress = Progress(folder)
-    ended = False
+    ended, trouble = False, ""
     while not ended:
         ended = over.wait(REFRESH_S)
+        before, trouble = trouble, sweeps.outage_text(folder, progress.header)
+        if trouble != before:
+            print(trouble or "MLflow has taken everything again", flush=True)
         for event in progress.refresh():
             text = line(event, progress.header, progress.state)
             if text:
@@ -188,6 +193,10 @@ def _fitting(trials: Sequence[TrialState], rows: int) -> list[TrialState]:
         return list(trials)
     first = {trial.id for trial in sorted(trials, key=lambda trial: not trial.running)[: max(0, rows - 1)]}
     return [trial for trial in trials if trial.id in first]
+
+
+def _line(text: str, style: str) -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _summary(progress: Progress, best: TrialState | None) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 
 import pytest
 from driven_sweep import DrivenSweep
 from rich.console import Console
 
+from tuneyard import sweeps
+from tuneyard.cli import screen
 from tuneyard.cli.screen import Progress, line, render, watching
+from tuneyard_pipelines import tracking
 from tuneyard_pipelines.journal import (
     AttemptEnded,
     AttemptStarted,
@@ -154,6 +158,33 @@ def test_the_time_left_is_what_this_attempt_has_shown(make_sweep: MakeSweep) -> 
     sweep.measure("t001", 3, {"train/tokens": 10**9})
     progress.refresh()
     assert progress.left_s() == 0.0
+
+
+def test_r15_what_mlflow_does_not_take_is_said_with_its_time(
+    make_sweep: MakeSweep, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "REFRESH_S", 0.01)
+    sweep = make_sweep("search.trials=30", uri="http://user:s3cr3t@host")
+    for number in range(1, 31):
+        sweep.create(number)
+    outage = {"since_ms": 1_700_000_000_000, "reason": "no route to http://user:s3cr3t@host"}
+    file = sweep.folder.path / tracking.OUTAGE
+    file.write_text(json.dumps(outage))
+    lines = shown(Progress(sweep.folder), height=20)
+    assert lines[1].startswith("MLflow fails since 22:13:20Z; training goes on and nothing is lost")
+    assert len(lines) == 20
+    said = sweeps.outage_text(sweep.folder, sweep.folder.header())
+    assert "(http://user:***@host: no route to http://user:***@host)" in said
+    with watching("going on ...") as announce:
+        announce(sweep.folder)
+        while "since 22:13:20Z" not in (out := capsys.readouterr().out):
+            pass
+        file.unlink()
+        while "MLflow has taken everything again" not in (out := out + capsys.readouterr().out):
+            pass
+    assert out.count("22:13:20Z") == out.count("again") == 1
+    assert len(shown(Progress(sweep.folder), height=20)) == 20
+    assert sweeps.outage_text(sweep.folder, sweep.folder.header()) == ""
 
 
 @pytest.mark.parametrize(
