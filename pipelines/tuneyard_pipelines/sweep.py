@@ -309,7 +309,14 @@ def cluster(resources: Resources) -> Iterator[None]:
 def _start_ray() -> None:
     local: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
     with _signals_afterwards():
+        ray._private.worker.print_to_stdstream = _log_ray  # Ray has no setting for it
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **({} if os.environ.get("RAY_ADDRESS") else local))
+
+
+def _log_ray(data: Mapping[str, Any], ignore_prefix: bool) -> None:
+    """What the cluster says about workers that died and memory that ran out: not over the screen."""
+    for line in data["lines"]:
+        log.warning("%s", line)
 
 
 def quiet() -> None:
@@ -326,7 +333,7 @@ def quiet() -> None:
     }.items():
         os.environ.setdefault(name, value)
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial's traceback: its own log has it, too
 
 
 def request(resources: Resources) -> dict[str, float]:
