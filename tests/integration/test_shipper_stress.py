@@ -346,7 +346,9 @@ def test_r15_a_run_that_is_made_after_the_shipper_gave_up_is_not_there_twice(
     everything_once(server.uri, made.folder)
 
 
-def test_r16_a_pass_asks_for_nothing_when_nothing_is_new(make_sweep: MakeSweep, proxy: Proxy, server: Server) -> None:
+def test_r16_a_pass_asks_for_nothing_when_nothing_is_new(
+    make_sweep: MakeSweep, proxy: Proxy, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = make_sweep(uri=proxy.uri)
     made.begin()
     for number in range(1, 12):
@@ -371,6 +373,7 @@ def test_r16_a_pass_asks_for_nothing_when_nothing_is_new(make_sweep: MakeSweep, 
     assert asked() == {}
     made.close("interrupted")
     shipper.ship()
+    assert capsys.readouterr().out == "", "a command may print JSON there"
     everything_once(server.uri, made.folder)
 
 
