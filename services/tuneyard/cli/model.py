@@ -54,8 +54,11 @@ def list_(mlflow: Mlflow = None, as_json: Json = False) -> None:
 def show(model: Registered, mlflow: Mlflow = None, as_json: Json = False) -> None:
     """One version: where it comes from and how it scored."""
     from tuneyard import registry
+    from tuneyard.sweeps import predict_command
 
-    version = registry.look_up(settings.tracking_uri(settings.find_home(), mlflow), model)
+    home = settings.find_home()
+    uri = settings.tracking_uri(home, mlflow)
+    version = registry.look_up(uri, model)
     if as_json:
         print(json.dumps(version.to_dict()))
         return
@@ -67,6 +70,9 @@ def show(model: Registered, mlflow: Mlflow = None, as_json: Json = False) -> Non
         "run": version.run_id,
         **version.tags,
     }
+    if "digest" in version.tags:
+        name = f"{version.name}/{version.version}"
+        facts["next"] = predict_command(name, None if settings.is_default(home, uri) else uri)
     table(None, list(facts.items()))
 
 

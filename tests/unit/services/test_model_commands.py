@@ -55,6 +55,17 @@ def test_a_model_is_shown_by_name_alias_or_version(cli: Cli, uri: str, model: st
     assert json.loads(cli("model", "show", model, "--mlflow", uri, "--json").out)["version"] == version
 
 
+def test_a_model_that_can_be_used_here_says_how(cli: Cli, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tracking.connect(uri).create_model_version("dates", "file:/x", tags={"tuneyard.digest": "d"})
+    model = f"dates/{made.version}"
+    plain = f"next        tuneyard model predict {model} TEXT"
+    assert cli("model", "show", model, "--mlflow", uri).out.splitlines()[-1] == f"{plain} --mlflow {uri}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert cli("model", "show", model).out.splitlines()[-1] == plain
+    assert "next" not in cli("model", "show", "dates/1").out
+    tracking.connect(uri).delete_model_version("dates", made.version)
+
+
 def test_a_version_that_is_not_there_is_told_with_what_is(cli: Cli, uri: str) -> None:
     done = cli("model", "show", "dates/7", "--mlflow", uri)
     assert (done.code, done.err) == (
