@@ -270,6 +270,8 @@ def _close(journal: Journal, shipper: tracking.Shipper, state: str, message: str
     except (OSError, TuneyardError):
         log.exception("the end of the attempt could not be written")
         return
+    if isinstance(sys.exception(), OSError):
+        return  # MLflow's database may lie on the same full disk: the next look sends the rest
     if not tracking.drain(shipper):
         log.error("MLflow at %s did not take everything; it is kept and sent later", shipper.header.tracking_uri)
 
@@ -332,6 +334,7 @@ def quiet() -> None:
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }.items():
         os.environ.setdefault(name, value)
+    logging.raiseExceptions = False  # a log that a full disk does not take is no reason to fill the screen
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial's traceback: its own log has it, too
 

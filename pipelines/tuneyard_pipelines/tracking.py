@@ -72,14 +72,16 @@ def connect(uri: str) -> MlflowClient:
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
 
-    for name in ("mlflow.store.db.utils", "mlflow.pyfunc", "alembic"):  # after the import, which sets them up
-        logging.getLogger(name).setLevel(logging.WARNING)
+    # After the import, which sets them up. What a database refuses is raised, and said once, by those who asked.
+    for name, level in {"mlflow": "WARNING", "alembic": "WARNING", "mlflow.store.db.utils": "CRITICAL"}.items():
+        logging.getLogger(name).setLevel(level)
     try:
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_experiments(max_results=1)
     except Exception as cause:
         raise UnreachableError(
-            f"MLflow at {uri} does not answer ({first_line(cause)}); start it, or name another with --mlflow URI"
+            f"MLflow at {uri} does not answer ({first_line(cause)}); start it and try again; what is new may name another "
+            "with --mlflow URI, a sweep keeps its own"
         ) from cause
     return client
 

@@ -36,3 +36,33 @@ def test_what_the_cluster_says_of_dead_workers_is_logged_and_not_printed(
 def test_no_traceback_of_a_trial_reaches_the_screen() -> None:
     sweep.quiet()
     assert not logging.getLogger("ray.tune.execution.tune_controller").isEnabledFor(logging.ERROR)
+
+
+def test_after_a_full_disk_the_end_is_not_sent_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    drained: list[object] = []
+    monkeypatch.setattr(sweep.tracking, "drain", lambda shipper: drained.append(shipper) or True)
+    journal: Any = SimpleNamespace(state=SimpleNamespace(attempt=1), append=lambda event: None)
+
+    def close(cause: BaseException | None) -> None:
+        try:
+            if cause is not None:
+                raise cause
+        finally:
+            sweep._close(journal, SimpleNamespace(), "failed", "why")  # type: ignore[arg-type]
+
+    close(None)
+    with pytest.raises(RuntimeError):
+        close(RuntimeError())
+    assert len(drained) == 2
+    with pytest.raises(OSError, match="full"):
+        close(OSError(28, "full"))
+    assert len(drained) == 2
+
+
+def test_a_log_on_a_full_disk_says_nothing_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    sweep.quiet()
+    log, handler = logging.getLogger("tuneyard_pipelines.full"), logging.FileHandler("/dev/full")
+    log.addHandler(handler)
+    log.warning("what the disk does not take")
+    log.removeHandler(handler)
+    assert capsys.readouterr().err == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 from collections.abc import Callable, Sequence
@@ -247,6 +248,24 @@ def test_ctrl_c_says_whether_there_is_a_sweep_to_go_on_with(
     assert (done.code, done.err) == (130, go_on)
     assert "reading the spec" not in done.out
     assert "preparing data" not in done.out
+
+
+def test_a_full_disk_names_the_sweep_to_go_on_with(
+    cli: Cli, tmp_path: Path, make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_sweep().folder
+
+    def full(*given: object, announce: Callable[[SweepFolder], None], **where: object) -> None:
+        announce(folder)
+        raise OSError(errno.ENOSPC, "No space left on device", "/home/trials.jsonl")
+
+    monkeypatch.setattr(local, "run_sweep", full)
+    done = cli("sweep", "run", spec_file(tmp_path))
+    said = "error: [Errno 28] No space left on device: '/home/trials.jsonl'; free space, then "
+    assert (done.code, done.err) == (1, f"{said}go on with: tuneyard sweep resume 5eed0001\n")
+    monkeypatch.setattr(settings, "find_home", lambda: full(announce=lambda folder: None))
+    done = cli("sweep", "list")
+    assert (done.code, done.err) == (1, f"{said}try again\n")
 
 
 def test_a_wrong_option_is_the_users_input(cli: Cli) -> None:
