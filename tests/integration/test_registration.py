@@ -292,6 +292,16 @@ def test_the_winner_is_registered_once_and_loads_with_the_same_answers(
     ]
 
 
+def test_a_model_is_used_without_writing_into_the_store(
+    won: Sweep, client: MlflowClient, name: str, mlflow_uri: str, tmp_path: Path
+) -> None:
+    register(won, client)
+    store = tmp_path / "artifacts"
+    before = sorted(store.rglob("*"))
+    assert local.load_model(name, home=tmp_path, mlflow=mlflow_uri)
+    assert sorted(store.rglob("*")) == before
+
+
 @pytest.mark.parametrize("changed", ["weights.safetensors", "manifest.json"])
 def test_g8_a_registered_model_whose_files_were_changed_is_refused(
     won: Sweep, client: MlflowClient, name: str, mlflow_uri: str, tmp_path: Path, changed: str
