@@ -138,6 +138,24 @@ def test_predictions_of_stdin_are_a_line_each_and_of_texts_beside_them(cli: Cli,
     assert upper == ["dates@champion", "dates", "dates"]
 
 
+def test_text_that_is_not_utf_8_is_refused_with_its_place(cli: Cli, upper: list[str]) -> None:
+    done = cli("model", "predict", "dates", stdin="gut\nsp\xe4t\n".encode("latin-1"))
+    assert done.code == 2
+    assert done.err.startswith("error: stdin: not UTF-8 ('utf-8' codec can't decode byte 0xe4 in position 6")
+    assert done.err.endswith("convert it first, for example with iconv\n")
+    done = cli("model", "predict", "dates", "gut", b"sp\xe4t".decode("utf-8", "surrogateescape"))
+    assert (done.code, done.err) == (
+        2,
+        "error: model predict: TEXT 'sp\\udce4t' is not UTF-8; convert it first, for example with iconv\n",
+    )
+    assert upper == []
+
+
+def test_only_line_ends_part_the_lines_of_stdin(cli: Cli, upper: list[str]) -> None:
+    assert cli("model", "predict", "dates", stdin="a\u2028b\x0cc\nd").out == "A\u2028B\x0cC\nD\n"
+    assert cli("model", "predict", "dates", stdin="").out == ""
+
+
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str | None]]:
     """Which folders were loaded, and the digests that they had to have."""
