@@ -80,8 +80,8 @@ def connect(uri: str) -> MlflowClient:
         client.search_experiments(max_results=1)
     except Exception as cause:
         raise UnreachableError(
-            f"MLflow at {uri} does not answer ({first_line(cause)}); start it and try again; what is new may name another "
-            "with --mlflow URI, a sweep keeps its own"
+            f"MLflow at {uri} does not answer ({first_line(cause)}); start it and try again; what is new may name "
+            "another with --mlflow URI, a sweep keeps its own"
         ) from cause
     return client
 

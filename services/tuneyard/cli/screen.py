@@ -111,33 +111,39 @@ class Progress:
         return max(0.0, self._expected - self.tokens) * elapsed_s / done if done > 0 and elapsed_s > 5 else None
 
 
-def render(progress: Progress, height: int) -> Group:
-    """The best so far and the time left, and under it the table of trials, on at most `height` lines.
+def render(progress: Progress, height: int, width: int) -> Group:
+    """The best so far and the time left, and under it the table of trials, within `height` lines of `width` columns.
 
     Between them stands that MLflow fails, while it does. Trials that run are shown before others that there is no room
-    for.
+    for. Ids and scores are never cut: where they do not fit, the loss is left out first, then the varied keys from the
+    right.
     """
     header, state = progress.header, progress.state
     keys = list(header.spec.ranges)
-    grid = Table(expand=False, box=None, pad_edge=False, header_style="bold")
-    grid.add_column("trial", no_wrap=True)
-    for name in (*map(short_name, keys), "tokens", "train/loss", header.spec.metric):
-        grid.add_column(name, justify="right", no_wrap=True)
-    grid.add_column("state", no_wrap=True)
     best = tracking.leader(header, state)
     trials = sweeps.leaderboard(header, state)
     trouble = [text for text in (sweeps.outage_text(progress.folder, header),) if text]
     shown = _fitting(trials, height - 2 - len(trouble))
-    for trial in shown:
-        grid.add_row(
+    head = ["trial", *map(short_name, keys), "tokens", "train/loss", header.spec.metric, "state"]
+    rows = [
+        [
             trial.id,
             *(_short(trial.point[key]) for key in keys),
             f"{progress.trial_tokens(trial):,}",
             _value(progress, trial, "train/loss"),
             f"{trial.score:.4f}" if trial.score is not None else _value(progress, trial, header.spec.metric),
-            Text(trial.state, style=STYLES.get(trial.state, "red")),
-            style="bold" if best is not None and trial.id == best.id else "",
-        )
+            trial.state,
+        ]
+        for trial in shown
+    ]
+    grid = Table(expand=False, box=None, pad_edge=False, header_style="bold")
+    kept = _columns([head, *rows], len(keys), width)
+    for column in kept:
+        grid.add_column(head[column], no_wrap=True, justify="left" if head[column] in ("trial", "state") else "right")
+    for trial, row in zip(shown, rows, strict=True):
+        state_cell = Text(trial.state, style=STYLES.get(trial.state, "red"))
+        leads = best is not None and trial.id == best.id
+        grid.add_row(*(row[column] for column in kept[:-1]), state_cell, style="bold" if leads else "")
     hidden = len(trials) - len(shown)
     more = [Text(f"... and {hidden} more", style="dim")] if hidden else []
     return Group(_line(_summary(progress, best), "dim"), *(_line(text, "yellow") for text in trouble), grid, *more)
@@ -169,7 +175,7 @@ def _live(folder: SweepFolder, console: Console, over: threading.Event) -> None:
     with Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
         while not over.wait(REFRESH_S):
             progress.refresh()
-            live.update(render(progress, console.height), refresh=True)
+            live.update(render(progress, console.height, console.width), refresh=True)
 
 
 def _lines(folder: SweepFolder, console: Console, over: threading.Event) -> None:
@@ -193,6 +199,16 @@ def _fitting(trials: Sequence[TrialState], rows: int) -> list[TrialState]:
         return list(trials)
     first = {trial.id for trial in sorted(trials, key=lambda trial: not trial.running)[: max(0, rows - 1)]}
     return [trial for trial in trials if trial.id in first]
+
+
+def _columns(cells: Sequence[Sequence[str]], keys: int, width: int) -> list[int]:
+    """Which columns of trial, keys, tokens, loss, score and state fit with two blanks between them."""
+    kept = list(range(len(cells[0])))
+    for left_out in (keys + 2, *range(keys, 0, -1)):
+        if sum(max(len(row[column]) for row in cells) + 2 for column in kept) - 2 <= width:
+            break
+        kept.remove(left_out)
+    return kept
 
 
 def _line(text: str, style: str) -> Text:

@@ -26,6 +26,7 @@ from tuneyard_pipelines.journal import (
     WinnerRegistered,
     WinnerScored,
 )
+from tuneyard_pipelines.spec import short_name
 
 MakeSweep = Callable[..., DrivenSweep]
 
@@ -34,7 +35,7 @@ def shown(progress: Progress, *, height: int = 24, width: int = 80) -> list[str]
     """The screen's lines; nothing in them was cut or broken by the terminal's width unless it says so."""
     progress.refresh()
     console = Console(file=io.StringIO(), width=width, height=height)
-    console.print(render(progress, height))
+    console.print(render(progress, height, width))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert all(len(text) <= width for text in lines)
     return [text.rstrip() for text in lines]
@@ -135,6 +136,33 @@ def test_many_keys_on_80_columns_are_still_a_line_a_trial(make_sweep: MakeSweep)
         sweep.end(f"t00{number}", "stopped_early")
     lines = shown(Progress(sweep.folder))
     assert [text[:4] for text in lines[2:]] == ["t001", "t002"]
+
+
+@pytest.mark.parametrize(("width", "left_out"), [(105, 0), (104, 1), (93, 1), (80, 3), (66, 5), (48, 6)])
+def test_on_narrow_screens_columns_are_left_out_and_no_number_is_cut(
+    make_sweep: MakeSweep, width: int, left_out: int
+) -> None:
+    values = {
+        "model.num_heads": [8, 4],
+        "model.positions": ["sinusoidal", "learned"],
+        "model.dropout": [0.1, 0.25],
+        "training.learning_rate": [0.0012345, 0.002],
+        "training.warmup": [0.1, 0.05],
+    }
+    sweep = make_sweep(*(f"{key}={value}" for key, value in values.items() if key != "model.num_heads"))
+    keys = list(sweep.folder.header().spec.ranges)
+    point = {key: values[key][0] for key in keys}
+    sweep.journal.append(TrialCreated("t001", 1, "t01", point, 1))
+    sweep.start("t001", 2)
+    sweep.measure("t001", 10, {"train/loss": 1.25})
+    sweep.reach("t001", 2, 0.123456, step=12345)
+    sweep.end("t001", "stopped_early")
+    gone = ["train/loss", *map(short_name, reversed(keys))][:left_out]
+    head = ["trial", *map(short_name, keys), "tokens", "train/loss", "val/exact_match", "state"]
+    cells = ["t001", *(screen._short(value) for value in point.values()), "1,234,500", "1.2500", "0.1235"]
+    expected = [(name, cell) for name, cell in zip(head, [*cells, "stopped_early"], strict=True) if name not in gone]
+    lines = shown(Progress(sweep.folder), width=width)
+    assert list(zip(lines[1].split(), lines[2].split(), strict=True)) == expected
 
 
 def test_the_time_left_is_what_this_attempt_has_shown(make_sweep: MakeSweep) -> None:
