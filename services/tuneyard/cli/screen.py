@@ -6,7 +6,8 @@ It reads the sweep's folder like any other reader, in a thread of its own: the d
 from __future__ import annotations
 
 import contextlib
-import sys
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -45,21 +46,22 @@ STYLES = {"running": "bold cyan", "completed": "green", "waiting": "dim", "stopp
 def watching(doing: str) -> Iterator[Callable[[SweepFolder], None]]:
     """Says what it is `doing` and gives a function to call with the folder once there are trials to watch.
 
-    The screen ends with the context.
+    The screen ends with the context. Meanwhile it answers the first SIGINT or SIGTERM, whoever handles it.
     """
     console = Console(highlight=False)
     over = threading.Event()
     threads: list[threading.Thread] = []
 
     def announce(folder: SweepFolder) -> None:
-        print(f"sweep {folder.sweep_id} in {folder.path}", flush=True)
-        target = _live if console.is_terminal else _lines
-        threads.append(threading.Thread(target=target, args=(folder, console, over), name="screen", daemon=True))
+        _say(f"sweep {folder.sweep_id} in {folder.path}")
+        show = (lambda: _live(folder, console, over)) if console.is_terminal else (lambda: _lines(folder, over))
+        threads.append(threading.Thread(target=show, name="screen", daemon=True))
         threads[0].start()
 
-    print(doing, flush=True)
+    _say(doing)
     try:
-        yield announce
+        with _signals_answered():
+            yield announce
     finally:
         over.set()
         for thread in threads:
@@ -76,7 +78,8 @@ class Progress:
         self._tail = Tail(folder.journal)
         self._readers: dict[str, MetricReader] = {}
         self._read: set[str] = set()
-        self._expected = plan(self.header.spec).expected_tokens
+        planned = plan(self.header.spec)
+        self._expected, self._trials = planned.expected_tokens, planned.trials
         self._began: tuple[float, int] | None = None
 
     def refresh(self) -> list[Event]:
@@ -92,6 +95,17 @@ class Progress:
         if self._began is None and any(trial.running for trial in self.state.trials.values()):
             self._began = (self._clock_s(), self.tokens)
         return events
+
+    def doing(self) -> str:
+        """What is done once all trials have ended; empty before, and after the sweep's end."""
+        state, registration = self.state, self.header.spec.registration
+        ended = sum(trial.outcome is not None for trial in state.trials.values())
+        best = tracking.leader(self.header, state)
+        if state.ended is not None or best is None or ended < max(self._trials, len(state.trials)):
+            return ""
+        if state.scored is None:
+            return f"scoring {best.id} on the test split ..."
+        return f"registering {registration.name} ..." if registration and state.registered is None else ""
 
     @property
     def tokens(self) -> int:
@@ -178,19 +192,54 @@ def _live(folder: SweepFolder, console: Console, over: threading.Event) -> None:
             live.update(render(progress, console.height, console.width), refresh=True)
 
 
-def _lines(folder: SweepFolder, console: Console, over: threading.Event) -> None:
+def _lines(folder: SweepFolder, over: threading.Event) -> None:
     progress = Progress(folder)
-    ended, trouble = False, ""
+    ended, trouble, doing = False, "", ""
     while not ended:
         ended = over.wait(REFRESH_S)
         before, trouble = trouble, sweeps.outage_text(folder, progress.header)
         if trouble != before:
-            print(trouble or "MLflow has taken everything again", flush=True)
+            _say(trouble or "MLflow has taken everything again")
         for event in progress.refresh():
             text = line(event, progress.header, progress.state)
             if text:
-                print(text, flush=True)
-    sys.stdout.flush()
+                _say(text)
+        before, doing = doing, progress.doing()
+        if doing not in ("", before):
+            _say(doing)
+
+
+def _say(text: str) -> None:
+    """Whoever read it may be gone, as in `| head`: the sweep goes on."""
+    with contextlib.suppress(BrokenPipeError):
+        print(text, flush=True)
+
+
+@contextlib.contextmanager
+def _signals_answered() -> Iterator[None]:
+    """Says once that a signal was heard: the driver's own handlers come and go, and what they do takes its time."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+
+    def answer() -> None:
+        while heard := os.read(reads, 1):
+            if heard[0] in (signal.SIGINT, signal.SIGTERM):
+                _say("stopping ...")
+                break
+        os.close(reads)
+
+    thread = threading.Thread(target=answer, name="signals", daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writes)
+        thread.join()
 
 
 def _fitting(trials: Sequence[TrialState], rows: int) -> list[TrialState]:
@@ -219,8 +268,10 @@ def _summary(progress: Progress, best: TrialState | None) -> str:
     said = [f"{progress.tokens:,} tokens"]
     if best is not None and best.score is not None:
         said.insert(0, f"best so far {best.id} {progress.header.spec.metric} {best.score:.4f}")
-    left_s = progress.left_s()
-    if left_s is not None:
+    left_s, doing = progress.left_s(), progress.doing()
+    if doing:
+        said.insert(0, doing)
+    elif left_s is not None:
         said.append(f"about {int(left_s) // 60}:{int(left_s) % 60:02d} left")
     return "   ".join(said)
 
