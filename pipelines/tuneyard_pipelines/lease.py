@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import socket
 import threading
 import time
@@ -53,7 +54,7 @@ class Lease:
 
     @classmethod
     def take(cls, folder: Path) -> Lease:
-        """Raises RefusedError while another process drives this sweep."""
+        """Raises RefusedError while another process drives this sweep. What a dead driver left half done is removed."""
         path = folder / "lease"
         now = time.time()
         with _locked(path):
@@ -63,6 +64,7 @@ class Lease:
                     f"sweep {folder.name} is driven by process {present.pid} on {present.host} "
                     f"(seen {now - present.heartbeat:.0f} s ago); wait for its end, or stop it with Ctrl-C there"
                 )
+            _clear(folder)
             mine = Holder(socket.gethostname(), os.getpid(), psutil.Process().create_time(), now)
             write_atomic(path, json.dumps(asdict(mine)))
         return cls(path, mine)
@@ -100,6 +102,15 @@ def driven(folder: Path) -> bool:
     """Whether a living process drives the sweep of this folder now."""
     holder = read(folder / "lease")
     return holder is not None and holder.alive(time.time())
+
+
+def _clear(folder: Path) -> None:
+    """Tune's own files, and what `write_atomic` had not put in its place yet."""
+    for left in folder.glob("tune-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    for left in folder.glob(".*.*"):
+        if left.suffix[1:].isdecimal():
+            left.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 
 import mlflow
 from mlflow import MlflowClient
+from mlflow.entities import LoggedModel, LoggedModelStatus
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
@@ -67,8 +68,9 @@ def settle_candidate(client: MlflowClient, name: str, new: ModelVersion) -> str:
         client.set_registered_model_alias(name, CANDIDATE, str(best.version))
     if int(best.version) == int(new.version):
         return f"{CANDIDATE} is now version {best.version}"
-    scores = f"{best.tags['tuneyard.score']} against {new.tags['tuneyard.score']}"
-    return f"{CANDIDATE} is version {best.version}, which scores {scores}"
+    theirs, ours = best.tags["tuneyard.score"], new.tags["tuneyard.score"]
+    scores = f"scores {theirs} against {ours}" if float(theirs) != float(ours) else f"scores the same, {ours}"
+    return f"{CANDIDATE} is version {best.version}, which {scores}"
 
 
 def best_version(versions: Sequence[ModelVersion]) -> ModelVersion:
@@ -85,24 +87,7 @@ def _create(
     found = evidence.read(folder.evidence(best.id))
     if found is None:
         raise TuneyardError(f"{folder.evidence(best.id)}: the evidence is gone or damaged; it cannot be registered")
-    run = client.get_run(run_id)
-    prepared = PreparedData.open(header.data)
-    example = prepared.split("test")[0][prepared.columns[0]][:EXAMPLE_CHARACTERS]
-    # Made by hand: `Model.log` alone would put it into whichever experiment is active in this process.
-    model = client.create_logged_model(
-        run.info.experiment_id, name="model", source_run_id=run_id, params=dict(run.data.params)
-    )
-    info = Model.log(
-        artifact_path=None,
-        name="model",
-        flavor=mlflow.pyfunc,
-        run_id=run_id,
-        model_id=model.model_id,
-        python_model=str(CODE),
-        artifacts={"model": str(folder.model(best.id))},
-        input_example=[example],
-        pip_requirements=requirements(header),
-    )
+    model = _logged(client, run_id) or _log(journal, header, best, run_id, client)
     tags = {
         "tuneyard.sweep_id": header.sweep_id,
         "tuneyard.trial_id": best.id,
@@ -119,12 +104,50 @@ def _create(
     }
     return client.create_model_version(
         name,
-        info.model_uri,
+        model.model_uri,
         run_id=run_id,
         tags=tags,
-        model_id=info.model_id,
+        model_id=model.model_id,
         description=f"{best.name} of sweep {header.sweep_id}",
     )
+
+
+def _logged(client: MlflowClient, run_id: str) -> LoggedModel | None:
+    """The whole model that an interrupted registration left at this run; what it left unfinished is deleted."""
+    mine: list[LoggedModel] = []
+    token = None
+    while True:
+        page = client.search_logged_models([client.get_run(run_id).info.experiment_id], page_token=token)
+        mine += [model for model in page if model.source_run_id == run_id]
+        token = page.token
+        if not token:
+            break
+    for model in mine:
+        if model.status != LoggedModelStatus.READY:
+            client.delete_logged_model(model.model_id)
+    return next((model for model in mine if model.status == LoggedModelStatus.READY), None)
+
+
+def _log(journal: Journal, header: Header, best: TrialState, run_id: str, client: MlflowClient) -> LoggedModel:
+    run = client.get_run(run_id)
+    prepared = PreparedData.open(header.data)
+    example = prepared.split("test")[0][prepared.columns[0]][:EXAMPLE_CHARACTERS]
+    # Made by hand: `Model.log` alone would put it into whichever experiment is active in this process.
+    model = client.create_logged_model(
+        run.info.experiment_id, name="model", source_run_id=run_id, params=dict(run.data.params)
+    )
+    Model.log(
+        artifact_path=None,
+        name="model",
+        flavor=mlflow.pyfunc,
+        run_id=run_id,
+        model_id=model.model_id,
+        python_model=str(CODE),
+        artifacts={"model": str(journal.folder.model(best.id))},
+        input_example=[example],
+        pip_requirements=requirements(header),
+    )
+    return model
 
 
 def requirements(header: Header) -> list[str]:

@@ -335,6 +335,8 @@ def _close(journal: Journal, shipper: tracking.Shipper, state: str, message: str
     except (OSError, TuneyardError):
         log.exception("the end of the attempt could not be written")
         return
+    if isinstance(sys.exception(), OSError):
+        return  # MLflow's database may lie on the same full disk: the next look sends the rest
     if not tracking.drain(shipper):
         log.error("MLflow at %s did not take everything; it is kept and sent later", shipper.header.tracking_uri)
 
@@ -374,7 +376,14 @@ def cluster(resources: Resources) -> Iterator[None]:
 def _start_ray() -> None:
     local: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
     with _signals_afterwards():
+        ray._private.worker.print_to_stdstream = _log_ray  # Ray has no setting for it
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **({} if os.environ.get("RAY_ADDRESS") else local))
+
+
+def _log_ray(data: Mapping[str, Any], ignore_prefix: bool) -> None:
+    """What the cluster says about workers that died and memory that ran out: not over the screen."""
+    for line in data["lines"]:
+        log.warning("%s", line)
 
 
 def quiet() -> None:
@@ -390,8 +399,9 @@ def quiet() -> None:
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }.items():
         os.environ.setdefault(name, value)
+    logging.raiseExceptions = False  # a log that a full disk does not take is no reason to fill the screen
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial's traceback: its own log has it, too
 
 
 def request(resources: Resources) -> dict[str, float]:

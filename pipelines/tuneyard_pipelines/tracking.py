@@ -2,7 +2,8 @@
 
 It reads the journal and the metric files like any other reader and keeps nothing of its own: whoever holds the lease
 can ship, from the start, as often as needed. Runs are found again by tag; values carry their stored times, and MLflow
-keeps the same key, step, value and time once. Training never waits for it.
+keeps the same key, step, value and time once. Training never waits for it. While MLflow does not take everything, a
+file in the folder (`OUTAGE`) says since when and why; `shipped` says up to which attempt MLflow knows everything.
 
     the trial is                  status in MLflow     tuneyard.outcome
     at a leg                      RUNNING              -
@@ -22,8 +23,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,7 @@ BACKOFF_MAX_S = 30.0
 DRAIN_S = 60.0
 METRICS_A_BATCH, PARAMS_A_BATCH = 1000, 100
 PARAM_LENGTH = 6000
+OUTAGE = "outage.json"
 SOURCE_TAGS = {"mlflow.source.name": "tuneyard", "mlflow.source.type": "JOB"}
 
 
@@ -65,18 +67,21 @@ def connect(uri: str) -> MlflowClient:
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # a repeated POST could make a run twice
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout is the command's own, and may be JSON
     }.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
 
-    for name in ("mlflow.store.db.utils", "mlflow.pyfunc", "alembic"):  # after the import, which sets them up
-        logging.getLogger(name).setLevel(logging.WARNING)
+    # After the import, which sets them up. What a database refuses is raised, and said once, by those who asked.
+    for name, level in {"mlflow": "WARNING", "alembic": "WARNING", "mlflow.store.db.utils": "CRITICAL"}.items():
+        logging.getLogger(name).setLevel(level)
     try:
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_experiments(max_results=1)
     except Exception as cause:
         raise UnreachableError(
-            f"MLflow at {uri} does not answer ({first_line(cause)}); start it, or name another with --mlflow URI"
+            f"MLflow at {uri} does not answer ({first_line(cause)}); start it and try again; what is new may name "
+            "another with --mlflow URI, a sweep keeps its own"
         ) from cause
     return client
 
@@ -158,14 +163,20 @@ class Shipper:
         self._sending: dict[str, _Sending] = {}
         self._done: set[str] = set()
         self._note = ""
+        self._doubtful = False
 
     def ship(self) -> None:
         """Send all that is new. Raises whatever the client raises; nothing is lost then."""
         try:
             self._ship()
         except BaseException:
-            self._runs = None  # what arrived is not known: look again
+            self._runs, self._doubtful = None, True  # what arrived is not known: look again
             raise
+
+    def make_sure(self) -> None:
+        """The next pass looks again at what MLflow holds if any request went unanswered: it may be done late."""
+        if self._doubtful:
+            self._runs, self._doubtful = None, False
 
     def _ship(self) -> None:
         for event in self._tail.events():
@@ -178,6 +189,7 @@ class Shipper:
                 if trial.id not in self._done:
                     self._ship_trial(self._runs, trial)
             except Exception as cause:  # a run that MLflow refuses must not hold up the others
+                self.client.search_experiments(max_results=1)  # no answer: it is the server, and the pass ends here
                 refused = cause
         self._ship_score(self._runs)
         self._ship_parent(self._runs)
@@ -187,10 +199,11 @@ class Shipper:
     def child(self, trial: str) -> str:
         """The id of a trial's run."""
         assert self._runs is not None
-        return self._runs.child(self._state.trials[trial])
+        return self._runs.child(self._state.trials[trial], attempts(self._state, self._state.trials[trial].attempts))
 
     def _ship_trial(self, runs: _Runs, trial: TrialState) -> None:
-        run_id = runs.child(trial)
+        ran = attempts(self._state, trial.attempts)
+        run_id = runs.child(trial, ran)
         if trial.outcome and runs.tag(run_id, "tuneyard.shipped") == trial.outcome:
             self._done.add(trial.id)
             return
@@ -204,7 +217,7 @@ class Shipper:
         if trial.outcome:
             for path, place in trial_files(self.folder, trial, self.header.spec.mode):
                 self.client.log_artifact(run_id, str(path), place)
-        runs.set_tag(run_id, "tuneyard.attempts", attempts(self._state, trial.attempts))
+        runs.set_tag(run_id, "tuneyard.attempts", ran)
         runs.show(run_id, trial_shown(trial, self._state), trial.ended_ms)
         if trial.outcome:
             runs.set_tag(run_id, "tuneyard.shipped", trial.outcome)
@@ -215,7 +228,7 @@ class Shipper:
         if scored is None:
             return
         trial = self._state.trials[scored.trial]
-        run_id = runs.child(trial)
+        run_id = self.child(trial.id)
         if runs.tag(run_id, "tuneyard.evidence") != scored.evidence:
             step = trial.legs[-1].step
             runs.log_metrics(
@@ -257,6 +270,7 @@ def in_background(shipper: Shipper) -> Iterator[None]:
 def drain(shipper: Shipper, *, timeout_s: float = DRAIN_S) -> bool:
     """Ship until everything has arrived and mark the folder so; False if the server did not take it in time."""
     deadline = time.monotonic() + timeout_s
+    shipper.make_sure()
     while not _try(shipper):
         if time.monotonic() > deadline:
             return False
@@ -285,6 +299,22 @@ def reconcile(folder: SweepFolder, now_ms: int) -> bool:
     finally:
         lease.release()
     return True
+
+
+@dataclass(frozen=True)
+class Outage:
+    """Since when MLflow has not taken everything of a sweep, and what it said then."""
+
+    since_ms: int
+    reason: str
+
+
+def outage(folder: SweepFolder) -> Outage | None:
+    """None while all is well."""
+    try:
+        return Outage(**json.loads((folder.path / OUTAGE).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def unfinished_business(folder: SweepFolder) -> bool:
@@ -379,7 +409,8 @@ class _Runs:
             self._create_parent(state)
         self._describe_parent()
 
-    def child(self, trial: TrialState) -> str:
+    def child(self, trial: TrialState, ran: str) -> str:
+        """The trial's run, made if need be; `ran`: its `attempts`."""
         if trial.id not in self._children:
             run = self._client.create_run(
                 self._experiment,
@@ -389,6 +420,7 @@ class _Runs:
                     "tuneyard.sweep_id": self._header.sweep_id,
                     "tuneyard.trial_id": trial.id,
                     "mlflow.parentRunId": self.parent,
+                    "tuneyard.attempts": ran,
                     **SOURCE_TAGS,
                 },
             )
@@ -453,16 +485,27 @@ class _Runs:
             self._client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
-    def _mine(self) -> Iterator[Run]:
+    def _mine(self) -> Iterable[Run]:
+        """One run for the sweep and for each trial. A second one, whose request was given up and done late, is deleted.
+
+        It is the one with fewer params, since nothing was ever sent to it.
+        """
+        found: dict[str | None, Run] = {}
         token = None
         while True:
             page = self._client.search_runs(
                 [self._experiment], f"tags.`tuneyard.sweep_id` = '{self._header.sweep_id}'", page_token=token
             )
-            yield from page
+            for run in page:
+                trial = run.data.tags.get("tuneyard.trial_id")
+                kept, late = run, found.get(trial)
+                if late is not None:
+                    late, kept = sorted((late, run), key=lambda each: (len(each.data.params), each.info.run_id))
+                    self._client.delete_run(late.info.run_id)
+                found[trial] = kept
             token = page.token
             if not token:
-                return
+                return found.values()
 
     def _remember(self, run: Run) -> None:
         run_id, tags = run.info.run_id, dict(run.data.tags)
@@ -524,13 +567,19 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _try(shipper: Shipper) -> bool:
+    file = shipper.folder.path / OUTAGE
     try:
         shipper.ship()
     except Exception as cause:
         log.warning(
             "MLflow did not take the latest of %s, will try again: %s", shipper.folder.sweep_id, first_line(cause)
         )
+        if not file.exists():
+            with contextlib.suppress(OSError):  # a full disk costs the notice, not the shipping
+                write_atomic(file, json.dumps(asdict(Outage(int(time.time() * 1000), first_line(cause)))))
         return False
+    with contextlib.suppress(OSError):
+        file.unlink(missing_ok=True)
     return True
 
 

@@ -151,9 +151,8 @@ def _download(version: registry.Version, uri: str) -> Path:
         raise InputError(
             f"{version.name}/{version.version} was not packaged by Tuneyard; load it with mlflow.pyfunc.load_model"
         )
-    with tracking.as_default(uri):
-        folder = download_artifacts(f"models:/{version.name}/{version.version}")
-    return Path(folder) / "artifacts" / "model"
+    with tracking.as_default(uri):  # the folder within: MLflow writes a file of its own into that of the whole model
+        return Path(download_artifacts(f"models:/{version.name}/{version.version}/artifacts/model"))
 
 
 def _winner(home: Path, name: str) -> tuple[Path, str]:

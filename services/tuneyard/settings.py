@@ -53,6 +53,14 @@ def tracking_uri(home: Path, option: str | None, environment: Mapping[str, str] 
     return uri
 
 
+def is_default(home: Path, uri: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a command that is given no `--mlflow` asks `uri`."""
+    try:
+        return tracking_uri(home, None, environment) == uri
+    except InputError:
+        return False
+
+
 def without_passwords(text: str) -> str:
     """`postgresql://user:secret@host/db` -> `postgresql://user:***@host/db`, wherever it stands in `text`."""
     return _PASSWORD.sub(r"\1:***@", text)

@@ -7,13 +7,15 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tuneyard.settings import without_passwords
+from tuneyard.settings import is_default, without_passwords
 from tuneyard_pipelines import lease, tracking
 from tuneyard_pipelines.errors import InputError, TuneyardError
-from tuneyard_pipelines.journal import Header, SweepFolder, SweepState, TrialState
+from tuneyard_pipelines.journal import FAILURES, Header, SweepFolder, SweepState, TrialState
+from tuneyard_pipelines.plan import plan
 from tuneyard_pipelines.spec import Scalar, short_name
 
 
@@ -39,7 +41,8 @@ class Row:
 class View:
     """What there is to say about one sweep; passwords are masked.
 
-    `state`: running, finished, failed, interrupted or lost.
+    `state`: running, finished, failed, interrupted or lost. `elsewhere`: commands must be told its tracking server.
+    `resumable`: something is left to do.
     """
 
     sweep_id: str
@@ -56,6 +59,8 @@ class View:
     scored: str | None
     model: str | None
     candidate: str
+    elsewhere: bool
+    resumable: bool
     warning: str = ""
 
     @property
@@ -94,11 +99,12 @@ class View:
     def _next(self) -> list[str]:
         browse = f"mlflow server --backend-store-uri {shlex.quote(self.tracking_uri)} --port 5000"
         commands = [] if self.tracking_uri.startswith(("http:", "https:", "databricks")) else [browse]
-        if self.state in ("interrupted", "lost", "failed"):
+        if self.resumable:
             commands.insert(0, f"tuneyard sweep resume {self.sweep_id}")
         if self.model:
-            name, _, version = self.model.partition(" version ")
-            commands.append(f"tuneyard model predict {shlex.quote(f'{name}/{version}')} TEXT")
+            commands.append(
+                predict_command(self.model.replace(" version ", "/"), self.tracking_uri if self.elsewhere else None)
+            )
         return commands
 
     def leaderboard_table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
@@ -143,6 +149,7 @@ def look(folder: SweepFolder) -> View:
     except (TuneyardError, OSError) as cause:  # a home that cannot be written can still be read
         warning = without_passwords(str(cause))
     header, state = folder.header(), folder.state()
+    warning = warning or outage_text(folder, header)
     return View(
         sweep_id=header.sweep_id,
         name=header.spec.name,
@@ -158,8 +165,26 @@ def look(folder: SweepFolder) -> View:
         scored=state.scored.trial if state.scored else None,
         model=f"{state.registered.name} version {state.registered.version}" if state.registered else None,
         candidate=state.registered.candidate if state.registered else "",
+        elsewhere=not is_default(header.home, header.tracking_uri),
+        resumable=_resumable(folder, header, state),
         warning=warning,
     )
+
+
+def outage_text(folder: SweepFolder, header: Header) -> str:
+    """Since when MLflow has not taken what a running sweep sends; empty while it takes everything."""
+    outage = tracking.outage(folder)
+    if outage is None:
+        return ""
+    since = datetime.fromtimestamp(outage.since_ms / 1000, UTC).strftime("%H:%M:%SZ")
+    said = f"MLflow fails since {since}; training goes on and nothing is lost ({header.tracking_uri}: {outage.reason})"
+    return without_passwords(said)
+
+
+def predict_command(model: str, uri: str | None) -> str:
+    """How to use a model, ready to be typed; `uri` unless it is found without."""
+    command = f"tuneyard model predict {shlex.quote(model)} TEXT"
+    return f"{command} --mlflow {shlex.quote(without_passwords(uri))}" if uri else command
 
 
 def _created_ms(folder: SweepFolder) -> int:
@@ -168,6 +193,14 @@ def _created_ms(folder: SweepFolder) -> int:
         return folder.header().created_ms
     except InputError:
         return 0
+
+
+def _resumable(folder: SweepFolder, header: Header, state: SweepState) -> bool:
+    """Whether `resume` would do anything: not while it runs, after its end, or when every trial failed for good."""
+    if _sweep_state(folder, state) in ("running", "finished"):
+        return False
+    failed = [trial for trial in state.trials.values() if trial.outcome in FAILURES]
+    return len(failed) < max(len(state.trials), plan(header.spec).trials)
 
 
 def _sweep_state(folder: SweepFolder, state: SweepState) -> str:

@@ -72,9 +72,8 @@ def test_g9_a_better_one_takes_its_place_and_a_worse_one_does_not(
     settle_candidate(client, name, make_version(0.5))
     said = settle_candidate(client, name, make_version(0.4))
     assert said == "candidate is version 1, which scores 0.5 against 0.4"
-    assert settle_candidate(client, name, make_version(0.5)).startswith("candidate is version 1"), (
-        "the oldest of equals"
-    )
+    same = settle_candidate(client, name, make_version(0.5))
+    assert same == "candidate is version 1, which scores the same, 0.5", "the oldest of equals"
     assert settle_candidate(client, name, make_version(0.6)) == "candidate is now version 4"
     assert candidate(client, name) == 4
 
@@ -290,6 +289,46 @@ def test_the_winner_is_registered_once_and_loads_with_the_same_answers(
     assert not [
         path for path in place.rglob("*") if path.suffix in (".pkl", ".pickle", ".pt", ".pth", ".bin", ".joblib")
     ]
+
+
+class Dying:
+    """A client that is interrupted when it is asked for `call`."""
+
+    def __init__(self, client: MlflowClient, call: str) -> None:
+        self._client, self._call = client, call
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._call:
+            raise KeyboardInterrupt
+        return getattr(self._client, name)
+
+
+@pytest.mark.parametrize("at", ["packing", "create_model_version"])
+def test_r1_an_interrupted_registration_leaves_one_model_when_it_is_tried_again(
+    won: Sweep, client: MlflowClient, name: str, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    dying = Dying(client, at)
+    with monkeypatch.context() as interrupted:
+        if at == "packing":
+            interrupted.setattr(registration.Model, "log", lambda **arguments: dying.packing)
+        with pytest.raises(KeyboardInterrupt):
+            register(won, dying)  # type: ignore[arg-type]
+    made = register(won, client)
+    [version] = client.search_model_versions(f"name = '{name}'")
+    run = client.get_run(version.run_id)
+    [model] = client.search_logged_models([run.info.experiment_id])
+    assert (made.version, model.status) == (1, "READY")
+    assert model.model_id in version.source
+
+
+def test_a_model_is_used_without_writing_into_the_store(
+    won: Sweep, client: MlflowClient, name: str, mlflow_uri: str, tmp_path: Path
+) -> None:
+    register(won, client)
+    store = tmp_path / "artifacts"
+    before = sorted(store.rglob("*"))
+    assert local.load_model(name, home=tmp_path, mlflow=mlflow_uri)
+    assert sorted(store.rglob("*")) == before
 
 
 @pytest.mark.parametrize("changed", ["weights.safetensors", "manifest.json"])

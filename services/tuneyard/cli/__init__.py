@@ -62,8 +62,5 @@ def main() -> None:
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise
-        print(
-            f"error: {error}; free space, then go on with: tuneyard sweep resume ID (tuneyard sweep list names it)",
-            file=sys.stderr,
-        )
+        print(f"error: {error}; free space, then try again", file=sys.stderr)
         sys.exit(1)

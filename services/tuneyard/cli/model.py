@@ -54,8 +54,11 @@ def list_(mlflow: Mlflow = None, as_json: Json = False) -> None:
 def show(model: Registered, mlflow: Mlflow = None, as_json: Json = False) -> None:
     """One version: where it comes from and how it scored."""
     from tuneyard import registry
+    from tuneyard.sweeps import predict_command
 
-    version = registry.look_up(settings.tracking_uri(settings.find_home(), mlflow), model)
+    home = settings.find_home()
+    uri = settings.tracking_uri(home, mlflow)
+    version = registry.look_up(uri, model)
     if as_json:
         print(json.dumps(version.to_dict()))
         return
@@ -67,6 +70,9 @@ def show(model: Registered, mlflow: Mlflow = None, as_json: Json = False) -> Non
         "run": version.run_id,
         **version.tags,
     }
+    if "digest" in version.tags:
+        name = f"{version.name}/{version.version}"
+        facts["next"] = predict_command(name, None if settings.is_default(home, uri) else uri)
     table(None, list(facts.items()))
 
 
@@ -80,7 +86,7 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """What the model makes of each text, one line each."""
-    given = texts if texts else _stdin()
+    given = [_whole(text) for text in texts] if texts else _stdin()
     from tuneyard.local import load_model
 
     predictions = load_model(model, mlflow=mlflow).predict(given)
@@ -98,8 +104,19 @@ def predict(
 def _stdin() -> list[str]:
     if sys.stdin.isatty():
         raise InputError("model predict: no TEXT given and nothing on stdin; give texts, or pipe one a line")
-    try:
-        lines = [line.rstrip("\r\n") for line in sys.stdin]
+    try:  # not the text stream: it may follow another locale, or let bytes through that are no text
+        text = sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as cause:
         raise InputError(f"stdin: not UTF-8 ({cause}); convert it first, for example with iconv") from cause
-    return lines
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def _whole(text: str) -> str:
+    """Raises InputError where the shell gave bytes that are not UTF-8: Python keeps those as lone surrogates."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as cause:
+        raise InputError(
+            f"model predict: TEXT {text!r} is not UTF-8; convert it first, for example with iconv"
+        ) from cause
+    return text

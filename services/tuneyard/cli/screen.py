@@ -6,7 +6,8 @@ It reads the sweep's folder like any other reader, in a thread of its own: the d
 from __future__ import annotations
 
 import contextlib
-import sys
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tuneyard import sweeps
 from tuneyard_pipelines import tracking
 from tuneyard_pipelines.journal import (
     AttemptStarted,
@@ -45,21 +47,22 @@ STYLES = {"running": "bold cyan", "completed": "green", "waiting": "dim", "stopp
 def watching(doing: str) -> Iterator[Callable[[SweepFolder], None]]:
     """Says what it is `doing` and gives a function to call with the folder once there are trials to watch.
 
-    The screen ends with the context.
+    The screen ends with the context. Meanwhile it answers the first SIGINT or SIGTERM, whoever handles it.
     """
     console = Console(highlight=False)
     over = threading.Event()
     threads: list[threading.Thread] = []
 
     def announce(folder: SweepFolder) -> None:
-        print(f"sweep {folder.sweep_id} in {folder.path}", flush=True)
-        target = _live if console.is_terminal else _lines
-        threads.append(threading.Thread(target=target, args=(folder, console, over), name="screen", daemon=True))
+        _say(f"sweep {folder.sweep_id} in {folder.path}")
+        show = (lambda: _live(folder, console, over)) if console.is_terminal else (lambda: _lines(folder, over))
+        threads.append(threading.Thread(target=show, name="screen", daemon=True))
         threads[0].start()
 
-    print(doing, flush=True)
+    _say(doing)
     try:
-        yield announce
+        with _signals_answered():
+            yield announce
     finally:
         over.set()
         for thread in threads:
@@ -76,7 +79,8 @@ class Progress:
         self._tail = Tail(folder.journal)
         self._readers: dict[str, MetricReader] = {}
         self._read: set[str] = set()
-        self._expected = plan(self.header.spec).expected_tokens
+        planned = plan(self.header.spec)
+        self._expected, self._trials = planned.expected_tokens, planned.trials
         self._began: tuple[float, int] | None = None
 
     def refresh(self) -> list[Event]:
@@ -92,6 +96,17 @@ class Progress:
         if self._began is None and any(trial.running for trial in self.state.trials.values()):
             self._began = (self._clock_s(), self.tokens)
         return events
+
+    def doing(self) -> str:
+        """What is done once all trials have ended; empty before, and after the sweep's end."""
+        state, registration = self.state, self.header.spec.registration
+        ended = sum(trial.outcome is not None for trial in state.trials.values())
+        best = tracking.leader(self.header, state)
+        if state.ended is not None or best is None or ended < max(self._trials, len(state.trials)):
+            return ""
+        if state.scored is None:
+            return f"scoring {best.id} on the test split ..."
+        return f"registering {registration.name} ..." if registration and state.registered is None else ""
 
     @property
     def tokens(self) -> int:
@@ -111,36 +126,44 @@ class Progress:
         return max(0.0, self._expected - self.tokens) * elapsed_s / done if done > 0 and elapsed_s > 5 else None
 
 
-def render(progress: Progress, height: int) -> Group:
-    """The best so far and the time left, and under it the table of trials, on at most `height` lines.
+def render(progress: Progress, height: int, width: int) -> Group:
+    """The best so far and the time left, and under it the table of trials, within `height` lines of `width` columns.
 
-    Trials that run are shown before others that there is no room for.
+    Between them stands that MLflow fails, while it does. Trials that run are shown before others that there is no room
+    for. Ids and scores are never cut: where they do not fit, the loss is left out first, then the varied keys from the
+    right.
     """
     header, state = progress.header, progress.state
     keys = list(header.spec.varied)
-    grid = Table(expand=False, box=None, pad_edge=False, header_style="bold")
-    grid.add_column("trial", no_wrap=True)
     variant = ["variant"] if header.spec.variants else []
-    for name in (*variant, *map(short_name, keys), "tokens", "train/loss", header.spec.metric):
-        grid.add_column(name, justify="right", no_wrap=True)
-    grid.add_column("state", no_wrap=True)
     best = tracking.leader(header, state)
     trials = tracking.standings(header, state)
-    shown = _fitting(trials, height - 2)
-    for trial in shown:
-        grid.add_row(
+    trouble = [text for text in (sweeps.outage_text(progress.folder, header),) if text]
+    shown = _fitting(trials, height - 2 - len(trouble))
+    head = ["trial", *variant, *map(short_name, keys), "tokens", "train/loss", header.spec.metric, "state"]
+    rows = [
+        [
             trial.id,
             *([trial.variant] if variant else []),
             *(_short(trial.point.get(key, "")) for key in keys),
             f"{progress.trial_tokens(trial):,}",
             _value(progress, trial, "train/loss"),
             f"{trial.score:.4f}" if trial.score is not None else _value(progress, trial, header.spec.metric),
-            Text(trial.state, style=STYLES.get(trial.state, "red")),
-            style="bold" if best is not None and trial.id == best.id else "",
-        )
+            trial.state,
+        ]
+        for trial in shown
+    ]
+    grid = Table(expand=False, box=None, pad_edge=False, header_style="bold")
+    kept = _columns([head, *rows], len(variant) + len(keys), width)
+    for column in kept:
+        grid.add_column(head[column], no_wrap=True, justify="left" if head[column] in ("trial", "state") else "right")
+    for trial, row in zip(shown, rows, strict=True):
+        state_cell = Text(trial.state, style=STYLES.get(trial.state, "red"))
+        leads = best is not None and trial.id == best.id
+        grid.add_row(*(row[column] for column in kept[:-1]), state_cell, style="bold" if leads else "")
     hidden = len(trials) - len(shown)
     more = [Text(f"... and {hidden} more", style="dim")] if hidden else []
-    return Group(Text(_summary(progress, best), style="dim", no_wrap=True, overflow="ellipsis"), grid, *more)
+    return Group(_line(_summary(progress, best), "dim"), *(_line(text, "yellow") for text in trouble), grid, *more)
 
 
 def line(event: Event, header: Header, state: SweepState) -> str | None:
@@ -172,19 +195,57 @@ def _live(folder: SweepFolder, console: Console, over: threading.Event) -> None:
     with Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
         while not over.wait(REFRESH_S):
             progress.refresh()
-            live.update(render(progress, console.height), refresh=True)
+            live.update(render(progress, console.height, console.width), refresh=True)
 
 
-def _lines(folder: SweepFolder, console: Console, over: threading.Event) -> None:
+def _lines(folder: SweepFolder, over: threading.Event) -> None:
     progress = Progress(folder)
-    ended = False
+    ended, trouble, doing = False, "", ""
     while not ended:
         ended = over.wait(REFRESH_S)
+        before, trouble = trouble, sweeps.outage_text(folder, progress.header)
+        if trouble != before:
+            _say(trouble or "MLflow has taken everything again")
         for event in progress.refresh():
             text = line(event, progress.header, progress.state)
             if text:
-                print(text, flush=True)
-    sys.stdout.flush()
+                _say(text)
+        before, doing = doing, progress.doing()
+        if doing not in ("", before):
+            _say(doing)
+
+
+def _say(text: str) -> None:
+    """Whoever read it may be gone, as in `| head`: the sweep goes on."""
+    with contextlib.suppress(BrokenPipeError):
+        print(text, flush=True)
+
+
+@contextlib.contextmanager
+def _signals_answered() -> Iterator[None]:
+    """Says once that a signal was heard: the driver's own handlers come and go, and what they do takes its time."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+
+    def answer() -> None:
+        while heard := os.read(reads, 1):
+            if heard[0] in (signal.SIGINT, signal.SIGTERM):
+                _say("stopping ...")
+                break
+        os.close(reads)
+
+    thread = threading.Thread(target=answer, name="signals", daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writes)
+        thread.join()
 
 
 def _fitting(trials: Sequence[TrialState], rows: int) -> list[TrialState]:
@@ -195,12 +256,28 @@ def _fitting(trials: Sequence[TrialState], rows: int) -> list[TrialState]:
     return [trial for trial in trials if trial.id in first]
 
 
+def _columns(cells: Sequence[Sequence[str]], keys: int, width: int) -> list[int]:
+    """Which columns of trial, keys, tokens, loss, score and state fit with two blanks between them."""
+    kept = list(range(len(cells[0])))
+    for left_out in (keys + 2, *range(keys, 0, -1)):
+        if sum(max(len(row[column]) for row in cells) + 2 for column in kept) - 2 <= width:
+            break
+        kept.remove(left_out)
+    return kept
+
+
+def _line(text: str, style: str) -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+
+
 def _summary(progress: Progress, best: TrialState | None) -> str:
     said = [f"{progress.tokens:,} tokens"]
     if best is not None and best.score is not None:
         said.insert(0, f"best so far {best.id} {progress.header.spec.metric} {best.score:.4f}")
-    left_s = progress.left_s()
-    if left_s is not None:
+    left_s, doing = progress.left_s(), progress.doing()
+    if doing:
+        said.insert(0, doing)
+    elif left_s is not None:
         said.append(f"about {int(left_s) // 60}:{int(left_s) % 60:02d} left")
     return "   ".join(said)
 

@@ -14,7 +14,7 @@ import typer
 
 from tuneyard import requests, settings
 from tuneyard.cli.output import Json, Mlflow, table, when
-from tuneyard_pipelines.errors import InputError, TuneyardError
+from tuneyard_pipelines.errors import UNWRITABLE, InputError, TuneyardError
 
 if TYPE_CHECKING:
     from tuneyard_pipelines.control import Request
@@ -179,7 +179,10 @@ def trials(sweep_id: Id, as_json: Json = False) -> None:
 
 @contextlib.contextmanager
 def _interruptible(accepted: Sequence[SweepFolder]) -> Iterator[None]:
-    """Says at Ctrl-C and SIGTERM what is left; while trials train, the driver hears them and ends those in order."""
+    """Says at Ctrl-C, at SIGTERM and on a full disk what is left.
+
+    While trials train, the driver hears the signals and ends those in order.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -187,6 +190,11 @@ def _interruptible(accepted: Sequence[SweepFolder]) -> Iterator[None]:
         left = f"go on with: tuneyard sweep resume {accepted[0].sweep_id}" if accepted else "nothing was made"
         print(f"interrupted; {left}", file=sys.stderr)
         raise typer.Exit(130) from None
+    except OSError as error:
+        if error.errno not in UNWRITABLE or not accepted:
+            raise
+        go_on = f"free space, then go on with: tuneyard sweep resume {accepted[0].sweep_id}"
+        raise TuneyardError(f"{error}; {go_on}") from error
 
 
 def _find(sweep_id: str) -> SweepFolder:

@@ -152,3 +152,22 @@ def test_a_lease_that_another_took_is_noticed_and_left_to_it(tmp_path: Path, mon
     until(lambda: not mine.held())
     mine.release()
     assert lease.read(tmp_path / "lease") == theirs
+
+
+def test_what_a_dead_driver_left_half_done_goes_when_the_next_one_begins(
+    tmp_path: Path, other_driver: subprocess.Popen[str]
+) -> None:
+    (tmp_path / "tune-x1" / "a1").mkdir(parents=True)
+    (tmp_path / "tune-x1" / "a1" / "state.json").touch()
+    for name in (".lease.4711", ".shipped.4711"):
+        (tmp_path / name).touch()
+    kept = {"trials.jsonl", ".hidden", ".notes.txt", "driver.log.1"}
+    for name in kept:
+        (tmp_path / name).touch()
+    with pytest.raises(RefusedError):
+        Lease.take(tmp_path)
+    assert (tmp_path / "tune-x1").exists(), "it is at work"
+    other_driver.kill()
+    other_driver.wait()
+    Lease.take(tmp_path).release()
+    assert {path.name for path in tmp_path.iterdir()} == kept | {"lease.lock"}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tuneyard import registry, sweeps
+from tuneyard_pipelines import tracking
 from tuneyard_pipelines.errors import InputError
 from tuneyard_pipelines.journal import (
     AttemptEnded,
@@ -67,6 +68,10 @@ def test_a_sweep_that_is_driven_is_running(folder: SweepFolder) -> None:
     lease = Lease.take(folder.path)
     view = sweeps.look(folder)
     assert (view.state, view.warning) == ("running", "")
+    (folder.path / tracking.OUTAGE).write_text('{"since_ms": 1700000000000, "reason": "503"}')
+    warned = sweeps.look(folder).facts()[-1]
+    assert warned[0] == "warning"
+    assert warned[1].startswith("MLflow fails since 22:13:20Z; training goes on")
     assert [row.state for row in view.leaderboard] == ["waiting", "waiting", "waiting", "diverged"]
     lease.release()
 

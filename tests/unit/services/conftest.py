@@ -29,9 +29,10 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """`tuneyard` with these words, in a folder of its own whose home is `.tuneyard`."""
     monkeypatch.chdir(tmp_path)
 
-    def call(*words: str, stdin: str = "") -> Done:
+    def call(*words: str, stdin: str | bytes = "") -> Done:
         monkeypatch.setattr(sys, "argv", ["tuneyard", *words])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), errors="surrogateescape"))
         with pytest.raises(SystemExit) as ended:
             main()
         said = capsys.readouterr()

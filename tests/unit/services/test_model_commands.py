@@ -55,6 +55,17 @@ def test_a_model_is_shown_by_name_alias_or_version(cli: Cli, uri: str, model: st
     assert json.loads(cli("model", "show", model, "--mlflow", uri, "--json").out)["version"] == version
 
 
+def test_a_model_that_can_be_used_here_says_how(cli: Cli, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tracking.connect(uri).create_model_version("dates", "file:/x", tags={"tuneyard.digest": "d"})
+    model = f"dates/{made.version}"
+    plain = f"next        tuneyard model predict {model} TEXT"
+    assert cli("model", "show", model, "--mlflow", uri).out.splitlines()[-1] == f"{plain} --mlflow {uri}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert cli("model", "show", model).out.splitlines()[-1] == plain
+    assert "next" not in cli("model", "show", "dates/1").out
+    tracking.connect(uri).delete_model_version("dates", made.version)
+
+
 def test_a_version_that_is_not_there_is_told_with_what_is(cli: Cli, uri: str) -> None:
     done = cli("model", "show", "dates/7", "--mlflow", uri)
     assert (done.code, done.err) == (
@@ -125,6 +136,24 @@ def test_predictions_of_stdin_are_a_line_each_and_of_texts_beside_them(cli: Cli,
     assert "À" in answer
     assert json.loads(answer) == [{"text": "à", "prediction": "À"}]
     assert upper == ["dates@champion", "dates", "dates"]
+
+
+def test_text_that_is_not_utf_8_is_refused_with_its_place(cli: Cli, upper: list[str]) -> None:
+    done = cli("model", "predict", "dates", stdin="gut\nsp\xe4t\n".encode("latin-1"))
+    assert done.code == 2
+    assert done.err.startswith("error: stdin: not UTF-8 ('utf-8' codec can't decode byte 0xe4 in position 6")
+    assert done.err.endswith("convert it first, for example with iconv\n")
+    done = cli("model", "predict", "dates", "gut", b"sp\xe4t".decode("utf-8", "surrogateescape"))
+    assert (done.code, done.err) == (
+        2,
+        "error: model predict: TEXT 'sp\\udce4t' is not UTF-8; convert it first, for example with iconv\n",
+    )
+    assert upper == []
+
+
+def test_only_line_ends_part_the_lines_of_stdin(cli: Cli, upper: list[str]) -> None:
+    assert cli("model", "predict", "dates", stdin="a\u2028b\x0cc\nd").out == "A\u2028B\x0cC\nD\n"
+    assert cli("model", "predict", "dates", stdin="").out == ""
 
 
 @pytest.fixture

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import signal
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from driven_sweep import DrivenSweep
 from rich.console import Console
 
+from tuneyard import sweeps
+from tuneyard.cli import screen
 from tuneyard.cli.screen import Progress, line, render, watching
+from tuneyard_pipelines import tracking
 from tuneyard_pipelines.journal import (
     AttemptEnded,
     AttemptStarted,
@@ -22,6 +29,7 @@ from tuneyard_pipelines.journal import (
     WinnerRegistered,
     WinnerScored,
 )
+from tuneyard_pipelines.spec import short_name
 
 MakeSweep = Callable[..., DrivenSweep]
 
@@ -30,7 +38,7 @@ def shown(progress: Progress, *, height: int = 24, width: int = 80) -> list[str]
     """The screen's lines; nothing in them was cut or broken by the terminal's width unless it says so."""
     progress.refresh()
     console = Console(file=io.StringIO(), width=width, height=height)
-    console.print(render(progress, height))
+    console.print(render(progress, height, width))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert all(len(text) <= width for text in lines)
     return [text.rstrip() for text in lines]
@@ -38,6 +46,17 @@ def shown(progress: Progress, *, height: int = 24, width: int = 80) -> list[str]
 
 def row(lines: list[str], trial: str) -> list[str]:
     return next(text.split() for text in lines if text.startswith(trial))
+
+
+def lines_while(sweep: DrivenSweep, *steps: Callable[[], object]) -> None:
+    """The screen without a terminal, which looks once after each step."""
+    left = list(steps)
+
+    def wait(seconds: float) -> bool:
+        left.pop(0)()
+        return not left
+
+    screen._lines(sweep.folder, SimpleNamespace(wait=wait))  # type: ignore[arg-type]
 
 
 def test_running_completed_and_failed_trials_are_a_line_each_under_the_best(make_sweep: MakeSweep) -> None:
@@ -133,6 +152,85 @@ def test_many_keys_on_80_columns_are_still_a_line_a_trial(make_sweep: MakeSweep)
     assert [text[:4] for text in lines[2:]] == ["t001", "t002"]
 
 
+@pytest.mark.parametrize(("width", "left_out"), [(105, 0), (104, 1), (93, 1), (80, 3), (64, 4), (63, 5), (48, 6)])
+def test_on_narrow_screens_columns_are_left_out_and_no_number_is_cut(
+    make_sweep: MakeSweep, width: int, left_out: int
+) -> None:
+    values = {
+        "model.num_heads": [8, 4],
+        "model.positions": ["sinusoidal", "learned"],
+        "model.dropout": [0.1, 0.25],
+        "training.learning_rate": [0.0012345, 0.002],
+        "training.warmup": [0.1, 0.05],
+    }
+    sweep = make_sweep(*(f"{key}={value}" for key, value in values.items() if key != "model.num_heads"))
+    keys = list(sweep.folder.header().spec.ranges)
+    point = {key: values[key][0] for key in keys}
+    sweep.journal.append(TrialCreated("t001", 1, "t01", point, 1))
+    sweep.start("t001", 2)
+    sweep.measure("t001", 10, {"train/loss": 1.25})
+    sweep.reach("t001", 2, 0.123456, step=12345)
+    sweep.end("t001", "stopped_early")
+    gone = ["train/loss", *map(short_name, reversed(keys))][:left_out]
+    head = ["trial", *map(short_name, keys), "tokens", "train/loss", "val/exact_match", "state"]
+    cells = ["t001", *(screen._short(value) for value in point.values()), "1,234,500", "1.2500", "0.1235"]
+    expected = [(name, cell) for name, cell in zip(head, [*cells, "stopped_early"], strict=True) if name not in gone]
+    lines = shown(Progress(sweep.folder), width=width)
+    assert list(zip(lines[1].split(), lines[2].split(), strict=True)) == expected
+
+
+def test_what_is_done_after_the_last_leg_is_said(make_sweep: MakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = make_sweep("search.trials=2")
+
+    def train(number: int) -> None:
+        sweep.start(sweep.create(number), 2)
+        sweep.reach(f"t00{number}", 2, number / 2)
+        sweep.end(f"t00{number}", "completed")
+
+    scoring, registering = "scoring t002 on the test split ...", "registering dates ..."
+    said = []
+    for step in (
+        lambda: train(1),
+        lambda: train(2),
+        lambda: sweep.journal.append(WinnerScored("t002", {}, "e", "m", 5)),
+        lambda: sweep.journal.append(WinnerRegistered("t002", "dates", 3, "", 5)),
+    ):
+        step()
+        said.append([text for text in (scoring, registering) if text in shown(Progress(sweep.folder))[0]])
+        lines_while(sweep, lambda: None)
+        told = capsys.readouterr().out.splitlines()
+        assert [text for text in told if text in (scoring, registering)] == said[-1]
+    assert said == [[], [scoring], [registering], []]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_r11_the_first_signal_is_answered_whoever_hears_it(number: int, capfd: pytest.CaptureFixture[str]) -> None:
+    before = signal.signal(number, lambda number, frame: None)
+    try:
+        with watching("going on ..."):
+            signal.raise_signal(signal.SIGCHLD)
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+    finally:
+        signal.signal(number, before)
+    assert capfd.readouterr().out == "going on ...\nstopping ...\n"
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_reader_that_went_away_does_not_end_the_sweep(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = make_sweep()
+    reads, writes = os.pipe()
+    os.close(reads)
+    closed = os.fdopen(writes, "w")
+    monkeypatch.setattr("sys.stdout", closed)
+    with watching("going on ...") as announce:
+        announce(sweep.folder)
+    lines_while(sweep, lambda: None)
+    monkeypatch.undo()
+    with pytest.raises(BrokenPipeError):
+        closed.close()
+
+
 def test_the_time_left_is_what_this_attempt_has_shown(make_sweep: MakeSweep) -> None:
     sweep, now_s = make_sweep(), [100.0]
     sweep.create(1)
@@ -154,6 +252,27 @@ def test_the_time_left_is_what_this_attempt_has_shown(make_sweep: MakeSweep) -> 
     sweep.measure("t001", 3, {"train/tokens": 10**9})
     progress.refresh()
     assert progress.left_s() == 0.0
+
+
+def test_r15_what_mlflow_does_not_take_is_said_with_its_time(
+    make_sweep: MakeSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = make_sweep("search.trials=30", uri="http://user:s3cr3t@host")
+    for number in range(1, 31):
+        sweep.create(number)
+    outage = {"since_ms": 1_700_000_000_000, "reason": "no route to http://user:s3cr3t@host"}
+    file = sweep.folder.path / tracking.OUTAGE
+    file.write_text(json.dumps(outage))
+    lines = shown(Progress(sweep.folder), height=20)
+    assert lines[1].startswith("MLflow fails since 22:13:20Z; training goes on and nothing is lost")
+    assert len(lines) == 20
+    said = sweeps.outage_text(sweep.folder, sweep.folder.header())
+    assert "(http://user:***@host: no route to http://user:***@host)" in said
+    lines_while(sweep, lambda: None, lambda: None, file.unlink, lambda: None)
+    out = capsys.readouterr().out
+    assert out.count("22:13:20Z") == out.count("MLflow has taken everything again") == 1
+    assert len(shown(Progress(sweep.folder), height=20)) == 20
+    assert sweeps.outage_text(sweep.folder, sweep.folder.header()) == ""
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 from collections.abc import Callable, Sequence
@@ -94,7 +95,41 @@ def test_the_next_steps_can_be_typed_as_they_stand(make_sweep: MakeSweep, uri: s
     assert [command for command in commands if command.startswith("mlflow")] == (
         [f"{browse} --port 5000"] if browse else []
     )
-    assert shlex.split(commands[-1]) == ["tuneyard", "model", "predict", "our dates/3", "TEXT"]
+    assert shlex.split(commands[-1]) == ["tuneyard", "model", "predict", "our dates/3", "TEXT", "--mlflow", uri]
+
+
+def test_the_server_is_named_only_where_a_command_would_ask_another(
+    make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, uri in enumerate((f"sqlite:///{tmp_path / '.tuneyard' / 'mlflow.db'}", "http://host:5000", SECRET)):
+        made = closed(make_sweep(uri=uri, sweep_id=f"5eed000{number}"))
+        made.journal.append(WinnerRegistered("t001", "dates", 3, "candidate is 3", 5))
+    plain = "tuneyard model predict dates/3 TEXT"
+
+    def said(number: int) -> str:
+        return sweeps.look(sweeps.find(tmp_path / ".tuneyard", f"5eed000{number}")).facts()[-1][1]
+
+    assert said(0) == plain
+    assert said(1) == f"{plain} --mlflow http://host:5000"
+    assert said(2) == f"{plain} --mlflow 'postgresql+psycopg2://user:***@host:5432/mlflow'"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
+    assert said(1) == plain
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "file:///no/server")
+    assert said(1) == f"{plain} --mlflow http://host:5000"
+
+
+@pytest.mark.parametrize(("trials", "offered"), [(2, False), (3, True)])
+def test_resume_is_offered_only_where_something_is_left_to_do(
+    make_sweep: MakeSweep, trials: int, offered: bool
+) -> None:
+    made = make_sweep(f"search.trials={trials}")
+    for number in (1, 2):
+        made.start(made.create(number))
+        made.end(f"t00{number}", "diverged", "loss is nan")
+    made.close("failed", "why")
+    (made.folder.path / "shipped").write_text("1")
+    assert (("next", "tuneyard sweep resume 5eed0001") in sweeps.look(made.folder).facts()) == offered
 
 
 def test_a_password_is_never_shown(cli: Cli, make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +248,24 @@ def test_ctrl_c_says_whether_there_is_a_sweep_to_go_on_with(
     assert (done.code, done.err) == (130, go_on)
     assert "reading the spec" not in done.out
     assert "preparing data" not in done.out
+
+
+def test_a_full_disk_names_the_sweep_to_go_on_with(
+    cli: Cli, tmp_path: Path, make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_sweep().folder
+
+    def full(*given: object, announce: Callable[[SweepFolder], None], **where: object) -> None:
+        announce(folder)
+        raise OSError(errno.ENOSPC, "No space left on device", "/home/trials.jsonl")
+
+    monkeypatch.setattr(local, "run_sweep", full)
+    done = cli("sweep", "run", spec_file(tmp_path))
+    said = "error: [Errno 28] No space left on device: '/home/trials.jsonl'; free space, then "
+    assert (done.code, done.err) == (1, f"{said}go on with: tuneyard sweep resume 5eed0001\n")
+    monkeypatch.setattr(settings, "find_home", lambda: full(announce=lambda folder: None))
+    done = cli("sweep", "list")
+    assert (done.code, done.err) == (1, f"{said}try again\n")
 
 
 def test_a_wrong_option_is_the_users_input(cli: Cli) -> None:
