@@ -17,6 +17,8 @@ from torch.nn import functional as F
 from tuneyard_modules.attention import Cache, MultiHeadAttention, causal_mask, padding_mask
 from tuneyard_modules.positions import LearnedPositions, SinusoidalPositions
 
+_GPT2_STD = 0.02
+
 
 @dataclass(frozen=True)
 class TransformerConfig:
@@ -186,8 +188,8 @@ class Past(NamedTuple):
 class DecoderOnly(nn.Module):
     """GPT-2 (Radford et al. 2019): pre-norm blocks under a causal mask, GELU, a final norm, embeddings tied.
 
-    The paper's positions are learned. Padding stands at the right, where the mask already keeps it from being seen.
-    Dropout acts on embeddings and on every sub-layer's output.
+    The paper's positions are learned; sinusoids are scaled down to its embeddings. Padding stands at the right, where
+    the mask already keeps it from being seen. Dropout acts on embeddings and on every sub-layer's output.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -196,6 +198,8 @@ class DecoderOnly(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         positions = SinusoidalPositions if config.positions == "sinusoidal" else LearnedPositions
         self.positions = positions(config.max_length, config.d_model)
+        # Embeddings start small: sinusoids of size 1 would drown them, and little would be learned from the tokens.
+        self.position_scale = _GPT2_STD if config.positions == "sinusoidal" else 1.0
         self.layers = nn.ModuleList(EncoderLayer(config, nn.GELU()) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.d_model)
         self.dropout = nn.Dropout(config.dropout)
@@ -233,23 +237,23 @@ class DecoderOnly(nn.Module):
         self, tokens_BT: Tensor, past: Past | None, *, need_weights: bool = False
     ) -> tuple[Tensor, Past, list[Tensor | None]]:
         """Read T more tokens after those of `past`: final states (BTD), what was read then, and weights (BHTS)."""
-        start, length = past.position if past else 0, tokens_BT.shape[1]
+        start, length = 0 if past is None else past.position, tokens_BT.shape[1]
         _check_length(start + length, self.config.max_length)
         mask_TT = _causal(start, tokens_BT)
-        x_BTD = self.dropout(self.embedding(tokens_BT) + self.positions(start, length))
+        x_BTD = self.dropout(self.embedding(tokens_BT) + self.positions(start, length) * self.position_scale)
         caches, looked = [], []
-        for layer, before in zip(self.layers, past.caches if past else [None] * len(self.layers), strict=True):
+        for layer, before in zip(self.layers, [None] * len(self.layers) if past is None else past.caches, strict=True):
             x_BTD, cache, weights_BHTS = layer(x_BTD, before, mask_TT, need_weights=need_weights)
             caches.append(cache)
             looked.append(weights_BHTS)
         return self.norm(x_BTD), Past(tuple(caches)), looked
 
     def _initialise(self) -> None:
-        """GPT-2's: normal of 0.02 everywhere, and what is added to the residual stream smaller the more is added."""
+        """GPT-2's: one normal everywhere, and what is added to the residual stream smaller the more is added."""
         for name, parameter in self.named_parameters():
             if parameter.ndim >= 2:
                 added = name.endswith(("attention.output.weight", "feed_forward.2.weight"))
-                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * self.config.num_layers) if added else 0.02)
+                nn.init.normal_(parameter, std=_GPT2_STD / math.sqrt(2 * len(self.layers)) if added else _GPT2_STD)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 

@@ -100,6 +100,13 @@ def test_it_starts_with_the_weights_of_gpt2() -> None:
             assert weight.std().item() == pytest.approx(0.02 / 4 if added else 0.02, rel=0.03), name
 
 
+def test_sinusoids_do_not_drown_the_tokens() -> None:
+    network, tokens = _network(positions="sinusoidal", d_model=64), _ids(64, 12)
+    x = network.layers[0].attention_norm(network.embedding(tokens) + network.position_scale * network.positions(0, 12))  # type: ignore[operator, union-attr]
+    between_tokens = x[:, 5].var(0).mean().item()
+    assert between_tokens > 0.3
+
+
 def test_the_future_does_not_change_the_past() -> None:
     network, tokens = _spread(_network()), _ids(2, 9)
     before = network(tokens)

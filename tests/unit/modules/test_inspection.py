@@ -71,7 +71,7 @@ def test_the_weights_are_those_of_the_forward_pass(decoder_only: DecoderOnly) ->
     """The first layer's output, mixed by its weights, is what the fused way gives."""
     weights_HTT = attention_maps(decoder_only, TARGET)["self"][0]
     layer = decoder_only.layers[0]
-    x = layer.attention_norm(decoder_only.embedding(TARGET[None]) + decoder_only.positions(0, 4))  # type: ignore[operator, union-attr]
+    x = layer.attention_norm(decoder_only.embedding(TARGET[None]) + decoder_only.positions(0, 4))  # type: ignore[operator]
     cache = layer.attention.remember(x)  # type: ignore[operator, union-attr]
     mixed = layer.attention.output((weights_HTT @ cache.value_BHSK).transpose(1, 2).flatten(2))  # type: ignore[operator, union-attr]
     fused, _ = layer.attention(x, cache, torch.ones(4, 4, dtype=torch.bool).tril())  # type: ignore[operator]

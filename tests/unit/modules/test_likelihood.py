@@ -65,15 +65,6 @@ def test_sums_agree_with_torchmetrics() -> None:
     assert 0 < scores["accuracy"] < 1
 
 
-def test_sums_do_not_lose_what_is_small() -> None:
-    """In float32 a sum of 2^24 would not grow by one."""
-    likelihood = Likelihood(nll=2.0**24, tokens=2**24, correct=2**24)
-    logits = torch.zeros(1, 1, 2)
-    likelihood.add(next_token_scores(logits, torch.tensor([[1]]), pad_id=0))
-    assert likelihood.nll - 2.0**24 == pytest.approx(math.log(2), abs=1e-6)
-    assert (likelihood.tokens, likelihood.correct) == (2**24 + 1, 2**24)
-
-
 def test_what_cannot_be_computed_is_nan() -> None:
     assert all(math.isnan(score) for score in Likelihood().scores().values())
     assert math.isnan(Likelihood(nll=1e6, tokens=1).scores()["perplexity"])
