@@ -78,7 +78,8 @@ def memory_bytes(values: Values, vocab_size: int) -> int:
     """
     family = _family(values)
     tokens: int = max(values["training.batch_tokens"], family.sequences * values["model.sequence_length"])
-    logit_floats = (LOGIT_FLOATS + (values["training.label_smoothing"] > 0)) * vocab_size
+    smoothed: bool = values["training.label_smoothing"] > 0
+    logit_floats = (LOGIT_FLOATS + smoothed) * vocab_size
     batch_floats = tokens * (family.kept_floats(values) + logit_floats) // family.sequences
     state_floats = STATE_FLOATS * family.parameters(values, vocab_size)
     return FLOAT_BYTES * (state_floats + HEAP_SHARE * batch_floats) + PROCESS_BYTES

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
-from tuneyard_modules.transformer import EncoderDecoder, TransformerConfig
+from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder, TransformerConfig
 from tuneyard_pipelines import cost
 
 CONFIGS = st.builds(
@@ -50,9 +49,5 @@ def test_transformer_parameters_are_those_of_the_built_model(config):
 @given(CONFIGS)
 def test_gpt_parameters_are_those_of_the_built_model(config):
     with torch.device("meta"):
-        width = config.d_model
-        layer = nn.TransformerEncoderLayer(width, config.num_heads, config.feed_forward_width)
-        layers = nn.TransformerEncoder(layer, config.num_layers, nn.LayerNorm(width), enable_nested_tensor=False)
-        learned = [nn.Embedding(config.max_length, width)] if config.positions == "learned" else []
-        network = nn.ModuleList([nn.Embedding(config.vocab_size, width), layers, *learned])
+        network = DecoderOnly(config)
     assert cost.parameters(values("gpt", config), config.vocab_size) == count(network)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from tuneyard_modules.transformer import EncoderDecoder, TransformerConfig
+from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder, TransformerConfig
 from tuneyard_pipelines import cost
 from tuneyard_pipelines.cost import Speed
 
@@ -30,16 +31,17 @@ def values(architecture: str = "transformer", **changes: Any) -> dict[str, Any]:
     return {"model.architecture": architecture, **dotted, **{f"training.{k}": value for k, value in training.items()}}
 
 
-def built(point: dict[str, Any], device: str) -> EncoderDecoder:
+def built(point: dict[str, Any], device: str) -> tuple[nn.Module, int]:
+    """The network, and how many sequences it takes."""
+    network, sequences = {"transformer": (EncoderDecoder, 2), "gpt": (DecoderOnly, 1)}[point["model.architecture"]]
     keys = ("d_model", "num_heads", "num_layers", "d_ff", "dropout", "positions")
     with torch.device(device):
-        return EncoderDecoder(
-            TransformerConfig(
-                vocab_size=VOCAB,
-                max_length=point["model.sequence_length"],
-                **{key: point[f"model.{key}"] for key in keys},
-            )
+        config = TransformerConfig(
+            vocab_size=VOCAB,
+            max_length=point["model.sequence_length"],
+            **{key: point[f"model.{key}"] for key in keys},
         )
+        return network(config), sequences
 
 
 def test_gpt2_and_gpt3_have_the_published_parameters():
@@ -55,25 +57,27 @@ def test_gpt3_takes_the_published_operations():
     assert cost.flops_per_token(point, 50257) * 300e9 == pytest.approx(3.14e23, rel=0.04)
 
 
+@pytest.mark.parametrize("architecture", ["transformer", "gpt"])
 @pytest.mark.parametrize("changes", [{}, {"d_model": 48, "num_heads": 3, "num_layers": 3, "d_ff": 80}])
-def test_a_training_step_of_the_transformer_takes_exactly_the_counted_operations(changes):
-    point = values(**changes)
-    network, length, rows = built(point, "meta"), point["model.sequence_length"], 3
+def test_a_training_step_takes_exactly_the_counted_operations(architecture, changes):
+    point = values(architecture, **changes)
+    (network, sequences), length, rows = built(point, "meta"), point["model.sequence_length"], 3
     tokens = torch.ones(rows, length, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as forward:
-        logits_BTV = network(tokens, tokens)
+        logits_BTV = network(*[tokens] * sequences)
     with FlopCounterMode(display=False) as backward:
         logits_BTV.sum().backward()
     counted = forward.get_total_flops() + backward.get_total_flops()
-    assert counted == rows * 2 * length * cost.flops_per_token(point, VOCAB)
+    assert counted == rows * sequences * length * cost.flops_per_token(point, VOCAB)
     assert backward.get_total_flops() == 2 * forward.get_total_flops()
 
 
+@pytest.mark.parametrize("architecture", ["transformer", "gpt"])
 @pytest.mark.parametrize("changes", [{}, {"dropout": 0.1}, {"num_layers": 3, "d_ff": 80}])
-def test_the_backward_pass_keeps_what_the_formula_says(changes):
+def test_the_backward_pass_keeps_what_the_formula_says(architecture, changes):
     """Storages that autograd holds, counted once; masks, indices and norms' statistics are the 3 % not in it."""
-    point = values(**changes)
-    network, length, rows = built(point, "cpu"), point["model.sequence_length"], 4
+    point = values(architecture, **changes)
+    (network, sequences), length, rows = built(point, "cpu"), point["model.sequence_length"], 4
     weights = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
     kept: dict[int, torch.UntypedStorage] = {}
 
@@ -85,15 +89,15 @@ def test_the_backward_pass_keeps_what_the_formula_says(changes):
 
     tokens = torch.full((rows, length), 5)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
-        logits_BTV = network(tokens, tokens)
+        logits_BTV = network(*[tokens] * sequences)
         F.cross_entropy(logits_BTV.flatten(0, 1), tokens.flatten())
     floats = sum(storage.nbytes() for storage in kept.values()) / 4 / (rows * length) - VOCAB
-    assert floats == pytest.approx(cost.FAMILIES["transformer"].kept_floats(point), rel=0.03)
+    assert floats == pytest.approx(cost.FAMILIES[architecture].kept_floats(point), rel=0.03)
 
 
 GROWTH = """
 import resource, torch
-from tuneyard_modules.transformer import EncoderDecoder, TransformerConfig
+from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder, TransformerConfig
 torch.set_num_threads(1)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 network = EncoderDecoder(TransformerConfig({vocab}, {d_model}, 4, 3, {length}, dropout=0.1))
