@@ -120,7 +120,6 @@ def importances(sweep: Sweep, *, resamples: int = RESAMPLES) -> list[Importance]
     At least FEWEST_TRIALS can be compared, with two scores.
     """
     import numpy as np
-    from sklearn.ensemble import RandomForestRegressor
 
     rng = np.random.default_rng(sweep.seed)
     compared = _sampled(comparable(sweep), rng)
@@ -137,11 +136,9 @@ def importances(sweep: Sweep, *, resamples: int = RESAMPLES) -> list[Importance]
         if len(held_M) < 2:
             continue
         with_null_ND = np.column_stack([columns_ND, rng.random(trials)])
-        forest = RandomForestRegressor(
-            n_estimators=_TREES, min_samples_leaf=2, max_features=0.6, random_state=int(rng.integers(2**31))
-        ).fit(with_null_ND[drawn_N], rank_N[drawn_N])
         shuffled = [with_null_ND[held_M], *_shuffled(with_null_ND[held_M], held_M, features, rng)]
-        predicted_SM = forest.predict(np.concatenate(shuffled)).reshape(len(shuffled), -1)
+        predicted = _forest(with_null_ND[drawn_N], rank_N[drawn_N], np.concatenate(shuffled), rng)
+        predicted_SM = predicted.reshape(len(shuffled), -1)
         error_S = ((predicted_SM - rank_N[held_M]) ** 2).mean(axis=1) / (2 * rank_N.var())
         gain_K = error_S[1:].reshape(len(features) + 1, _SHUFFLES).mean(axis=1) - error_S[0]
         gains.append(gain_K[:-1] - gain_K[-1])
@@ -209,6 +206,23 @@ def _ranks(scores: Sequence[float]) -> Floats:
     ranks_U = np.cumsum(count_U) - (count_U + 1) / 2
     ranks: Floats = ranks_U[index_N]
     return ranks
+
+
+def _forest(seen_ND: Floats, rank_N: Floats, asked_RD: Floats, rng: np.random.Generator) -> Floats:
+    """What a random forest that has `seen_ND` predicts for `asked_RD`.
+
+    Its trees one by one: for so few trials, scikit-learn's forest spends most of its time on sharing out the work.
+    """
+    import numpy as np
+    from sklearn.tree import DecisionTreeRegressor
+
+    sum_R = np.zeros(len(asked_RD))
+    for _ in range(_TREES):
+        rows = rng.integers(0, len(rank_N), len(rank_N))
+        tree = DecisionTreeRegressor(min_samples_leaf=2, max_features=0.6, random_state=int(rng.integers(2**31)))
+        sum_R += tree.fit(seen_ND[rows], rank_N[rows]).predict(asked_RD)
+    predicted_R: Floats = sum_R / _TREES
+    return predicted_R
 
 
 def _shuffled(

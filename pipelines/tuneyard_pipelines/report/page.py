@@ -34,7 +34,6 @@ _DRAW: Mapping[str, Callable[[Sweep], Figure | Omitted]] = {
 _CONFIG = {
     "displaylogo": False,
     "responsive": True,
-    "plotlyServerURL": "",
     "modeBarButtonsToRemove": ["sendChartToCloud", "select2d", "lasso2d", "autoScale2d"],
 }
 _STYLE = """
