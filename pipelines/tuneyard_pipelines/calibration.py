@@ -144,7 +144,7 @@ def _rate(config: TrialConfig, vocab_size: int, device: str) -> tuple[int, float
 
     values, length = config.flat(), config.model.sequence_length
     flops = flops_per_token(values, vocab_size)
-    sequences = FAMILIES[config.model.architecture].sequences
+    sequences = FAMILIES[str(config.model.architecture)].sequences
     tokens = min(config.training.batch_tokens, STEP_FLOPS // flops)
     rows = max(1, tokens // (sequences * length))
     network = build_network(config, vocab_size).to(device).train()
