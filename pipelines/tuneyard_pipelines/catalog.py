@@ -99,7 +99,7 @@ TASK_DATA: dict[str, TaskData] = {
     "language_modeling": TaskData(("text",), ("builtin/stdlib",), (".txt", ".csv", ".jsonl")),
 }
 BUILTIN_DATA: tuple[str, ...] = tuple(name for held in TASK_DATA.values() for name in held.builtin)
-DATA_FILES: tuple[str, ...] = (".tsv", ".txt", ".csv", ".jsonl")
+DATA_FILES: tuple[str, ...] = tuple(dict.fromkeys(suffix for held in TASK_DATA.values() for suffix in held.files))
 
 BYTE_VOCAB_SIZE = 4 + 256  # special tokens and bytes
 TOKENIZERS_WITHOUT_SIZE = ("char", "byte")

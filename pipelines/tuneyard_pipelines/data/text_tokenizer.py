@@ -38,7 +38,7 @@ class TextTokenizer:
 
     def __init__(self, library: tokenizers.Tokenizer) -> None:
         self._library = library
-        self._of_bytes = library.get_vocab() == _BYTES
+        self._of_bytes = library.get_vocab_size() == len(_BYTES) and library.get_vocab() == _BYTES
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Tokenizer) -> TextTokenizer:
