@@ -62,7 +62,7 @@ class LegSearcher(Searcher):
             name: _Family(variant, Space(variant, characters=characters)) for name, variant in spec.by_variant.items()
         }
         self._inbox = Inbox(journal.folder)
-        self._heard = 0
+        self.heard = 0  # requests that were followed
         self._legs: dict[str, Leg] = {}
         self._gone: set[str] = set()  # trials that cannot go on, since their checkpoints made room for others
         self._broken: Exception | None = None
@@ -79,7 +79,7 @@ class LegSearcher(Searcher):
 
     def asked_meanwhile(self) -> bool:
         """Whether something was asked for after the last leg was chosen."""
-        return self._inbox.read().heard > self._heard
+        return self._inbox.read().heard > self.heard
 
     def suggest(self, trial_id: str) -> Any:
         """A leg as Tune's config, None to be asked again, or FINISHED. Raises what `on_trial_complete` met."""
@@ -130,7 +130,7 @@ class LegSearcher(Searcher):
     def _next(self) -> Go | Else:
         """The next leg of the variant that has used the least so far and has one."""
         wishes, state = self._inbox.read(), self._journal.state
-        self._heard = wishes.heard
+        self.heard = wishes.heard
         asked = rules(self._spec, wishes, frozenset(self._gone))
         states = {name: state.of(name) for name in self._families}
         waiting = False

@@ -125,18 +125,18 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
                 )
             )
             shipper = tracking.Shipper(folder, client)
-            end = ("failed", "the driver was ended")
+            end: tuple[str, str, int] = ("failed", "the driver was ended", 0)
             try:
                 with _Signals() as signals:
                     end = _attempt(journal, header, callbacks, shipper, signals)
             except KeyboardInterrupt:
                 end = _interrupted(header)
             except (TuneyardError, OSError) as cause:
-                end = ("failed", str(cause))
+                end = ("failed", str(cause), 0)
                 raise
             except Exception as cause:
                 log.exception("the driver failed")
-                end = ("failed", f"{_reason(cause)}; more in {folder.path / 'driver.log'}")
+                end = ("failed", f"{_reason(cause)}; more in {folder.path / 'driver.log'}", 0)
                 raise TuneyardError(f"sweep {header.sweep_id}: {end[1]}; {_go_on(header)}") from cause
             finally:
                 _close(journal, shipper, *end)
@@ -172,8 +172,8 @@ def _prepare_again(header: Header) -> None:
 
 def _attempt(
     journal: Journal, header: Header, callbacks: MakeCallbacks | None, shipper: tracking.Shipper, signals: _Signals
-) -> tuple[str, str]:
-    """Train, then choose; returns how the attempt ended and why."""
+) -> tuple[str, str, int]:
+    """Train, then choose; returns how the attempt ended, why, and how many requests it followed."""
     spec = header.spec
     with tracking.in_background(shipper):
         searcher = _train(journal, header, callbacks, signals)
@@ -190,7 +190,7 @@ def _attempt(
         best = choose(journal.state.trials, spec.mode)
         if best is None:
             why = f"{early.reason} before any trial had a validation: no result" if early else "no trial completed"
-            return "failed", f"{why}; see more with: tuneyard sweep trials {header.sweep_id}"
+            return "failed", f"{why}; see more with: tuneyard sweep trials {header.sweep_id}", searcher.heard
         if journal.state.scored is None or journal.state.scored.trial != best.id:
             _score(journal, header, best)
     if spec.registration is not None and (
@@ -198,11 +198,12 @@ def _attempt(
     ):
         journal.append(_register(journal, header, best, shipper))
     if early is not None:
-        return "finished", early.reason
+        return "finished", early.reason, searcher.heard
     if searcher.exhausted and spec.search.trials is not None:
         asked = sum(rule.trials for rule in rules(spec, control.wishes(journal.folder)).values())
-        return "finished", f"all {len(journal.state.trials)} feasible points were tried; {asked} were asked for"
-    return "finished", ""
+        reason = f"all {len(journal.state.trials)} feasible points were tried; {asked} were asked for"
+        return "finished", reason, searcher.heard
+    return "finished", "", searcher.heard
 
 
 def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, signals: _Signals) -> LegSearcher:
@@ -263,6 +264,7 @@ def _ends_in_time(journal: Journal, header: Header, searcher: LegSearcher) -> It
         if why is not None:
             control.finish(journal.folder, attempt, why)
             searcher.finishing = why
+            searcher.heard = max(searcher.heard, inbox.wishes.heard if inbox.wishes.stopped else 0)
         return why is not None
 
     def watch() -> None:
@@ -327,10 +329,9 @@ def _register(journal: Journal, header: Header, best: TrialState, shipper: track
         ) from cause
 
 
-def _close(journal: Journal, shipper: tracking.Shipper, state: str, message: str) -> None:
+def _close(journal: Journal, shipper: tracking.Shipper, state: str, message: str, heard: int = 0) -> None:
     """Write down how the attempt ended and tell MLflow; what cannot be written is left for the next look to find."""
     try:
-        heard = control.wishes(journal.folder).heard
         journal.append(AttemptEnded(journal.state.attempt, state, message, now_ms(), heard))
     except (OSError, TuneyardError):
         log.exception("the end of the attempt could not be written")
@@ -347,8 +348,8 @@ def _reason(cause: Exception) -> str:
     return lines[-1] if isinstance(cause, TuneError) else f"{type(cause).__name__}: {lines[0]}"
 
 
-def _interrupted(header: Header) -> tuple[str, str]:
-    return "interrupted", f"stopped by a signal; {_go_on(header)}"
+def _interrupted(header: Header) -> tuple[str, str, int]:
+    return "interrupted", f"stopped by a signal; {_go_on(header)}", 0
 
 
 def _go_on(header: Header) -> str:

@@ -19,6 +19,13 @@ def stop() -> list[Request]:
     return [Stop(_now_ms())]
 
 
+def resume(folder: SweepFolder) -> list[Request]:
+    """Nothing, unless the sweep was stopped: then that it is to go on."""
+    from tuneyard_pipelines.control import Resume, wishes
+
+    return [Resume(_now_ms())] if wishes(folder).stopped else []
+
+
 def extend(folder: SweepFolder, trials: int) -> list[Request]:
     """Raises InputError for a number that the variants cannot share equally, or that no point is left for."""
     from tuneyard_pipelines.control import Extend
@@ -75,7 +82,8 @@ def ask(folder: SweepFolder, asked: Sequence[Request]) -> bool:
     """Put the requests into the sweep's folder; whether a driver is there to follow them."""
     from tuneyard_pipelines import control, lease
 
-    control.ask(folder, asked)
+    if asked:
+        control.ask(folder, asked)
     return lease.driven(folder.path)
 
 

@@ -56,7 +56,9 @@ def run(spec: Spec, overrides: Set = [], mlflow: Mlflow = None) -> None:  # noqa
 @app.command()
 def resume(sweep_id: Id) -> None:
     """Go on with what is unfinished in a sweep, one that was stopped included."""
-    _go_on(_find(sweep_id))
+    folder = _find(sweep_id)
+    requests.ask(folder, requests.resume(folder))
+    _go_on(folder)
 
 
 @app.command()
