@@ -106,7 +106,9 @@ class Progress:
             return ""
         if state.scored is None:
             return f"scoring {best.id} on the test split ..."
-        return f"registering {registration.name} ..." if registration and state.registered is None else ""
+        if registration and state.registered is None:
+            return f"registering {registration.name} ..."
+        return "sending the rest to MLflow ..."
 
     @property
     def tokens(self) -> int:

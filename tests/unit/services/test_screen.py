@@ -188,19 +188,21 @@ def test_what_is_done_after_the_last_leg_is_said(make_sweep: MakeSweep, capsys: 
         sweep.end(f"t00{number}", "completed")
 
     scoring, registering = "scoring t002 on the test split ...", "registering dates ..."
+    sending = "sending the rest to MLflow ..."
     said = []
     for step in (
         lambda: train(1),
         lambda: train(2),
         lambda: sweep.journal.append(WinnerScored("t002", {}, "e", "m", 5)),
         lambda: sweep.journal.append(WinnerRegistered("t002", "dates", 3, "", 5)),
+        lambda: sweep.close("finished"),
     ):
         step()
-        said.append([text for text in (scoring, registering) if text in shown(Progress(sweep.folder))[0]])
+        said.append([text for text in (scoring, registering, sending) if text in shown(Progress(sweep.folder))[0]])
         lines_while(sweep, lambda: None)
         told = capsys.readouterr().out.splitlines()
-        assert [text for text in told if text in (scoring, registering)] == said[-1]
-    assert said == [[], [scoring], [registering], []]
+        assert [text for text in told if text in (scoring, registering, sending)] == said[-1]
+    assert said == [[], [scoring], [registering], [sending], []]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
