@@ -391,6 +391,10 @@ class SweepFolder:
         """Where the watchdog of the test scoring leaves its last words."""
         return self.trial(trial) / "scoring"
 
+    @property
+    def report(self) -> Path:
+        return self.path / "report"
+
     def evidence(self, trial: str) -> Path:
         return self.trial(trial) / "evidence"
 

@@ -10,7 +10,7 @@ file in the folder (`OUTAGE`) says since when and why; `shipped` says up to whic
     waiting for its next leg      SCHEDULED            -
     completed, stopped_early      FINISHED             the same
     diverged, ..., error          FAILED               the same
-    cancelled                     KILLED               the same
+    cancelled, out_of_budget      KILLED               the same
     at a leg, its driver lost     FAILED               error
     unfinished, sweep interrupted KILLED               cancelled
 """
@@ -28,9 +28,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuneyard_pipelines import checkpoints, promotion
+from tuneyard_pipelines import checkpoints, promotion, report
 from tuneyard_pipelines.errors import UnreachableError, first_line
 from tuneyard_pipelines.journal import (
+    CUT,
     FAILURES,
     AttemptEnded,
     Header,
@@ -126,7 +127,7 @@ class Shown:
 def trial_shown(trial: TrialState, sweep: SweepState) -> Shown:
     """The table at the head of this file; pure."""
     if trial.outcome:
-        status = "FAILED" if trial.outcome in FAILURES else "KILLED" if trial.outcome == "cancelled" else "FINISHED"
+        status = "FAILED" if trial.outcome in FAILURES else "KILLED" if trial.outcome in CUT else "FINISHED"
         return Shown(status, trial.outcome, trial.message)
     if sweep.ended is None:
         return Shown("RUNNING" if trial.running else "SCHEDULED")
@@ -161,7 +162,7 @@ class Shipper:
         self._state = SweepState()
         self._runs: _Runs | None = None
         self._sending: dict[str, _Sending] = {}
-        self._done: set[str] = set()
+        self._done: set[tuple[str, int | None]] = set()
         self._note = ""
         self._doubtful = False
 
@@ -186,12 +187,13 @@ class Shipper:
         refused: Exception | None = None
         for trial in self._state.trials.values():
             try:
-                if trial.id not in self._done:
+                if (trial.id, trial.ended_ms) not in self._done:
                     self._ship_trial(self._runs, trial)
             except Exception as cause:  # a run that MLflow refuses must not hold up the others
                 self.client.search_experiments(max_results=1)  # no answer: it is the server, and the pass ends here
                 refused = cause
         self._ship_score(self._runs)
+        self._ship_report(self._runs)
         self._ship_parent(self._runs)
         if refused is not None:
             raise refused
@@ -204,8 +206,9 @@ class Shipper:
     def _ship_trial(self, runs: _Runs, trial: TrialState) -> None:
         ran = attempts(self._state, trial.attempts)
         run_id = runs.child(trial, ran)
-        if trial.outcome and runs.tag(run_id, "tuneyard.shipped") == trial.outcome:
-            self._done.add(trial.id)
+        ended = f"{trial.outcome} {trial.ended_ms}"  # one that goes on ends again
+        if trial.outcome and runs.tag(run_id, "tuneyard.shipped") == ended:
+            self._done.add((trial.id, trial.ended_ms))
             return
         sending = self._sending.get(trial.id)
         if sending is None or sending.run_id != run_id:  # a run that somebody deleted is made and filled again
@@ -220,8 +223,8 @@ class Shipper:
         runs.set_tag(run_id, "tuneyard.attempts", ran)
         runs.show(run_id, trial_shown(trial, self._state), trial.ended_ms)
         if trial.outcome:
-            runs.set_tag(run_id, "tuneyard.shipped", trial.outcome)
-            self._done.add(trial.id)
+            runs.set_tag(run_id, "tuneyard.shipped", ended)
+            self._done.add((trial.id, trial.ended_ms))
 
     def _ship_score(self, runs: _Runs) -> None:
         scored = self._state.scored
@@ -230,12 +233,25 @@ class Shipper:
         trial = self._state.trials[scored.trial]
         run_id = self.child(trial.id)
         if runs.tag(run_id, "tuneyard.evidence") != scored.evidence:
-            step = trial.legs[-1].step
+            step = trial.last.step if trial.last else 0
             runs.log_metrics(
                 run_id, [MetricValue(key, step, value, scored.time_ms) for key, value in scored.metrics.items()]
             )
             self.client.log_artifacts(run_id, str(self.folder.evidence(trial.id)), "evidence")
             runs.set_tag(run_id, "tuneyard.evidence", scored.evidence)
+
+    def _ship_report(self, runs: _Runs) -> None:
+        """Once an attempt has ended: what came of the sweep, as a page and as figures."""
+        ended = self._state.ended
+        if ended is None or runs.tag(runs.parent, "tuneyard.report") == str(ended.time_ms):
+            return
+        try:
+            report.write(report.from_folder(self.folder), self.folder.report)
+        except Exception:  # a figure must not hold up what the runs show
+            log.exception("the report of %s could not be written", self.folder.sweep_id)
+            return
+        self.client.log_artifacts(runs.parent, str(self.folder.report), "report")
+        runs.set_tag(runs.parent, "tuneyard.report", str(ended.time_ms))
 
     def _ship_parent(self, runs: _Runs) -> None:
         text = note(self.header, self._state, runs.link)
@@ -332,9 +348,10 @@ def trial_files(folder: SweepFolder, trial: TrialState, mode: promotion.Mode) ->
         for file in (attempt / "trial.log", *sorted(attempt.glob("stack-*.txt"))):
             if file.exists() and file.stat().st_size:
                 yield file, attempt.name
-    samples = sorted(folder.trial(trial.id).glob("a*/samples.tsv"), key=lambda file: file.stat().st_mtime)
-    if samples:
-        yield samples[-1], None
+    for name in ("samples.tsv", "attention.png", "attention.json"):
+        written = sorted(folder.trial(trial.id).glob(f"a*/{name}"), key=lambda file: file.stat().st_mtime)
+        if written:
+            yield written[-1], None
     best = checkpoints.best(checkpoints.whole(folder.trial(trial.id)), mode) if trial.outcome == "completed" else None
     if best is not None:
         yield from ((file, "checkpoint") for file in sorted(best.path.iterdir()))
@@ -372,7 +389,10 @@ def note(header: Header, state: SweepState, link: Callable[[str], str]) -> str:
     lines.append(f"Tokens trained: {trained:,}" + (f" of about {planned:,} planned" if planned else ""))
     if header.examples:
         counts_by_split = ", ".join(f"{count:,} {split}" for split, count in header.examples.items())
-        lines.append(f"Pairs: {counts_by_split}; {header.left_out:,} with an empty side left out")
+        examples = "Pairs" if spec.task == "translation" else "Documents"
+        lines.append(f"{examples}: {counts_by_split}; {header.left_out:,} that were empty left out")
+    if state.ended is not None:
+        lines.append("Report: `report/report.html` among the artifacts of this run")
     lines += ["", f"Folder: `{header.home}/sweeps/{header.sweep_id}`; `tuneyard sweep show {header.sweep_id}`"]
     return "\n".join(lines)
 

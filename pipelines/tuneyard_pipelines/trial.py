@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers.logger import Logger
@@ -319,12 +320,21 @@ class MetricLogger(Logger):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         now_ms = int(time.time() * 1000)
-        self.file.write(
-            MetricValue(key, int(step or 0), float(value), now_ms) for key, value in metrics.items() if key != "epoch"
-        )
+        values = {key: float(value) for key, value in metrics.items() if key != "epoch"}
+        if "train/tokens" in values:
+            values |= _memory()
+        self.file.write(MetricValue(key, int(step or 0), value, now_ms) for key, value in values.items())
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """The point is known without it."""
+
+
+def _memory() -> dict[str, float]:
+    """Bytes that this process holds, and that its tensors held on a GPU at most."""
+    memory = {"system/memory_bytes": float(psutil.Process().memory_info().rss)}
+    if torch.cuda.is_available():
+        memory["system/gpu_memory_bytes"] = float(torch.cuda.max_memory_allocated())
+    return memory
 
 
 def _reset_process(seed: int, *, threads: int) -> None:

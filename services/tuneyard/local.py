@@ -19,8 +19,9 @@ from tuneyard import registry, settings, sweeps
 from tuneyard_pipelines import control, tracking
 from tuneyard_pipelines.errors import InputError
 from tuneyard_pipelines.journal import CUT, SweepFolder, SweepState
-from tuneyard_pipelines.plan import Machine, Plan, extremes, plan
+from tuneyard_pipelines.plan import Machine, Plan, extremes, plan, runnable
 from tuneyard_pipelines.ranges import Choice
+from tuneyard_pipelines.report import TRAINING
 from tuneyard_pipelines.spec import SweepSpec, Tokenizer, load
 
 if TYPE_CHECKING:
@@ -35,11 +36,13 @@ def run_sweep(
     home: Path | None = None,
     mlflow: str | None = None,
     overrides: Sequence[str] = (),
+    calibrate: bool = True,
     announce: Announce = lambda folder: None,
 ) -> SweepFolder:
     """Train a sweep here and now and return its folder; blocks until it has ended.
 
     `spec`: a path, read with the `KEY=VALUE` overrides, or a spec that is loaded already. `mlflow`: a tracking URI.
+    `calibrate`: measure this machine for some seconds, once, so that the report sets a forecast beside what was.
     `announce` is called once the sweep is accepted. Raises InputError for what is wrong with spec, data or resources,
     UnreachableError without MLflow; nothing is left behind then.
     """
@@ -56,7 +59,16 @@ def run_sweep(
     home = home or settings.find_home()
     uri = settings.tracking_uri(home, mlflow)
     settings.make_home(home)
-    return sweep.run(accepted, text, home=home, tracking_uri=uri, sweep_id=secrets.token_hex(4), announce=announce)
+    planned = runnable(accepted, _machine(accepted, home, calibrate=calibrate))
+    return sweep.run(
+        accepted,
+        text,
+        home=home,
+        tracking_uri=uri,
+        sweep_id=secrets.token_hex(4),
+        announce=announce,
+        forecast=_forecast(planned),
+    )
 
 
 def resume_sweep(folder: SweepFolder, *, announce: Announce = lambda folder: None) -> SweepState:
@@ -83,6 +95,17 @@ def plan_sweep(spec: SweepSpec, *, home: Path | None = None, calibrate: bool = T
     home = home or settings.find_home()
     machine = _machine(spec, home, calibrate=calibrate)
     return plan(spec, machine)
+
+
+def _forecast(planned: Plan) -> dict[str, float]:
+    """The quantities that a report sets beside what was measured; nothing without a calibration."""
+    if planned.training_s is None or planned.expected_tokens is None:
+        return {}
+    return {
+        "trials": float(planned.trials),
+        "tokens": float(planned.expected_tokens),
+        TRAINING: planned.training_s * planned.slots,
+    }
 
 
 def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:

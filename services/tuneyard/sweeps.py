@@ -52,6 +52,7 @@ class View:
     created_ms: int
     metric: str
     folder: str
+    report: str
     tracking_uri: str
     leaderboard: tuple[Row, ...]
     asked: int | None
@@ -72,7 +73,8 @@ class View:
 
     @property
     def best_text(self) -> str:
-        best = next((row for row in self.leaderboard if row.score is not None), None)
+        scored = [row for row in self.leaderboard if row.score is not None]
+        best = next((row for row in scored if row.trial == self.scored), next(iter(scored), None))
         return f"{best.trial} {self.metric} {best.score:.4g}" if best and best.score is not None else ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,7 +90,10 @@ class View:
         if self.test:
             values = ", ".join(f"{key} {value:.4g}" for key, value in sorted(self.test.items()))
             facts.append(("test", f"{self.scored}: {values}"))
-        facts += [("folder", self.folder), ("runs", f"experiment {self.name!r} in {self.tracking_uri}")]
+        facts.append(("folder", self.folder))
+        if self.report:
+            facts.append(("report", self.report))
+        facts += [("runs", f"experiment {self.name!r} in {self.tracking_uri}")]
         if self.model:
             facts += [("model", f"{self.model}; {self.candidate}")]
         facts += [("next", command) for command in self._next()]
@@ -158,6 +163,7 @@ def look(folder: SweepFolder) -> View:
         created_ms=header.created_ms,
         metric=header.spec.metric,
         folder=str(folder.path),
+        report=str(folder.report / "report.html") if (folder.report / "report.html").exists() else "",
         tracking_uri=without_passwords(header.tracking_uri),
         leaderboard=tuple(_row(trial, header, state) for trial in tracking.standings(header, state)),
         asked=header.spec.search.trials,

@@ -5,9 +5,21 @@
 
 from __future__ import annotations
 
-from tuneyard_pipelines.report.folder import from_folder
+from tuneyard_pipelines.report.folder import TRAINING, from_folder
 from tuneyard_pipelines.report.page import figures, parts, write
 from tuneyard_pipelines.report.trials import Figure, Omitted, Sweep, Table, Trial
 from tuneyard_pipelines.report.values import sentences
 
-__all__ = ["Figure", "Omitted", "Sweep", "Table", "Trial", "figures", "from_folder", "parts", "sentences", "write"]
+__all__ = [
+    "TRAINING",
+    "Figure",
+    "Omitted",
+    "Sweep",
+    "Table",
+    "Trial",
+    "figures",
+    "from_folder",
+    "parts",
+    "sentences",
+    "write",
+]

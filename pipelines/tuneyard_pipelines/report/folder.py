@@ -3,59 +3,48 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Mapping
 
-from tuneyard_pipelines.journal import (
-    AttemptStarted,
-    LegEnded,
-    LegFailed,
-    LegStarted,
-    SweepFolder,
-    SweepState,
-    Tail,
-    TrialState,
-)
+from tuneyard_pipelines import cost
+from tuneyard_pipelines.catalog import GUESSED_CHARACTERS, vocab_size
+from tuneyard_pipelines.journal import AttemptStarted, Header, SweepFolder, SweepState, Tail, TrialState
 from tuneyard_pipelines.metrics import MetricReader
-from tuneyard_pipelines.ranges import Scalar
 from tuneyard_pipelines.report.trials import CurvePoint, Sweep, Trial
-from tuneyard_pipelines.spec import SweepSpec
 
-_TOKENS, _LOSS = "train/tokens", "train/loss"
-Counter = Callable[[Mapping[str, Scalar]], int | None]
+TRAINING = "seconds of training, all trials"
+_TOKENS, _LOSS, _SPEED = "train/tokens", "train/loss", "train/tokens_per_second"
 
 
-def from_folder(folder: SweepFolder, parameters: Counter = lambda values: None) -> Sweep:
-    """The sweep as it stands. `parameters` counts a model's parameters from all keys of its point.
-
-    Raises InputError when the folder holds no sweep.
-    """
+def from_folder(folder: SweepFolder) -> Sweep:
+    """The sweep as it stands. Raises InputError when the folder holds no sweep."""
     header, state = folder.header(), folder.state()
-    spec = header.spec
-    busy_s, wall_s = _durations_s(folder)
-    trials = [_trial(folder, state, trial, spec, parameters, busy_s.get(trial.id)) for trial in state.trials.values()]
+    trials = [_trial(folder, header, state, trial) for trial in state.trials.values()]
+    measured = {
+        "trials": float(len(trials)),
+        "tokens": float(sum(trial.tokens for trial in trials)),
+        TRAINING: sum(trial.tokens / speed for trial in trials if (speed := _speed(trial)) > 0),
+        "seconds from start to end": _wall_s(folder),
+    }
     return Sweep(
-        name=spec.name,
+        name=header.spec.name,
         sweep_id=header.sweep_id,
-        metric=spec.metric,
-        mode=spec.mode,
+        metric=header.spec.metric,
+        mode=header.spec.mode,
         trials=tuple(trials),
-        measured={"seconds": wall_s, "tokens": sum(trial.tokens for trial in trials), "trials": len(trials)},
-        seed=spec.seed,
+        forecast=header.forecast or None,
+        measured=measured,
+        seed=header.spec.seed,
     )
 
 
-def _trial(
-    folder: SweepFolder,
-    state: SweepState,
-    trial: TrialState,
-    spec: SweepSpec,
-    parameters: Counter,
-    seconds: float | None,
-) -> Trial:
-    variant: str = getattr(trial, "variant", "")
+def _trial(folder: SweepFolder, header: Header, state: SweepState, trial: TrialState) -> Trial:
+    spec = header.spec.variant(trial.variant)
     values = spec.at(trial.point).flat()
     shares = spec.rungs()
     scores = {shares[leg.rung] if leg.rung < len(shares) else leg.share: leg.score for leg in trial.legs}
+    if trial.cut is not None:
+        scores[trial.cut.share] = trial.cut.score
     outcome, message = _ending(trial, state)
     return Trial(
         id=trial.id,
@@ -64,16 +53,21 @@ def _trial(
         point=trial.point,
         values=values,
         state=outcome,
-        variant=variant,
+        variant=trial.variant,
         message=message,
         score=trial.score,
         share=max(scores, default=0.0),
         tokens=trial.tokens,
-        parameters=parameters(values),
-        seconds=seconds,
+        parameters=cost.parameters(values, vocab_size(values, header.characters or GUESSED_CHARACTERS)),
+        seconds=trial.trained_ms / 1000,
         scores=scores,
-        curves=_curves(folder, state, trial, {spec.metric, _LOSS}),
+        curves=_curves(folder, state, trial, {spec.metric, _LOSS, _SPEED}),
     )
+
+
+def _speed(trial: Trial) -> float:
+    """Tokens a second in training; 0 where it was never measured."""
+    return statistics.median([value for _, _, value in trial.curves.get(_SPEED, ())] or [0.0])
 
 
 def _ending(trial: TrialState, state: SweepState) -> tuple[str, str]:
@@ -107,22 +101,12 @@ def _tokens(step: int, steps: list[int], counts: Mapping[int, float]) -> float:
     return counts[left] + (counts[right] - counts[left]) * (step - left) / (right - left)
 
 
-def _durations_s(folder: SweepFolder) -> tuple[dict[str, float], float]:
-    """Seconds that each trial's whole legs took, and that drivers were at work up to their last event."""
-    begun_ms: dict[str, int] = {}
-    busy_s: dict[str, float] = {}
+def _wall_s(folder: SweepFolder) -> float:
+    """Seconds that drivers were at work, each up to its last event."""
     wall_s, started_ms, last_ms = 0.0, None, 0
     for event in Tail(folder.journal).events():
-        match event:
-            case AttemptStarted():
-                wall_s += (last_ms - started_ms) / 1000 if started_ms is not None else 0.0
-                started_ms = event.time_ms
-            case LegStarted():
-                begun_ms[event.trial] = event.time_ms
-            case LegEnded() | LegFailed() if event.trial in begun_ms:
-                took_s = (event.time_ms - begun_ms.pop(event.trial)) / 1000
-                busy_s[event.trial] = busy_s.get(event.trial, 0.0) + took_s
-            case _:
-                pass
+        if isinstance(event, AttemptStarted):
+            wall_s += (last_ms - started_ms) / 1000 if started_ms is not None else 0.0
+            started_ms = event.time_ms
         last_ms = max(last_ms, event.time_ms)
-    return busy_s, wall_s + ((last_ms - started_ms) / 1000 if started_ms is not None else 0.0)
+    return wall_s + ((last_ms - started_ms) / 1000 if started_ms is not None else 0.0)

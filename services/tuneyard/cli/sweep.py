@@ -23,11 +23,20 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Plan, train and look at sweeps.", no_args_is_help=True, rich_markup_mode=None)
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="A sweep's YAML file.")]
 Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in model.d_model=128.")]
+Calibrate = Annotated[
+    bool,
+    typer.Option("--calibrate/--no-calibrate", help="Measure this machine once, for a forecast."),
+]
 Id = Annotated[str, typer.Argument(metavar="ID", help="A sweep's id, or enough of its beginning.")]
 
 
 @app.command()
-def run(spec: Spec, overrides: Set = [], mlflow: Mlflow = None) -> None:  # noqa: B006  (typer reads the default)
+def run(
+    spec: Spec,
+    overrides: Set = [],  # noqa: B006  (typer reads the default)
+    mlflow: Mlflow = None,
+    calibrate: Calibrate = True,
+) -> None:
     """Train a sweep here and now: progress on screen, runs in MLflow, the best model registered."""
     from tuneyard_pipelines.plan import runnable
     from tuneyard_pipelines.spec import load
@@ -46,10 +55,10 @@ def run(spec: Spec, overrides: Set = [], mlflow: Mlflow = None) -> None:  # noqa
             print("\n".join(line for line in planned.lines() if line.startswith(("variant ", "points", " "))))
         from tuneyard.cli.screen import watching
 
-        with watching("preparing data, starting Ray ...") as show_progress:
+        with watching("measuring this machine, preparing data, starting Ray ...") as show_progress:
             from tuneyard.local import run_sweep
 
-            folder = run_sweep(loaded, mlflow=mlflow, announce=announce)
+            folder = run_sweep(loaded, mlflow=mlflow, calibrate=calibrate, announce=announce)
     _finish(folder)
 
 
@@ -101,9 +110,7 @@ def retry(sweep_id: Id) -> None:
 def plan(
     spec: Spec,
     overrides: Set = [],  # noqa: B006
-    calibrate: Annotated[
-        bool, typer.Option(help="Measure this machine for some seconds, once, to say how long it would take.")
-    ] = True,
+    calibrate: Calibrate = True,
     as_json: Json = False,
 ) -> None:
     """What would run: points, models, memory, tokens, time. Creates nothing; exit 2 where nothing can run."""

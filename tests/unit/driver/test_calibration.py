@@ -17,7 +17,14 @@ VOCAB = 20
 
 
 def point(d_model: int = 8, **training: float) -> tuple[TrialConfig, int]:
-    model = {"architecture": "transformer", "positions": "sinusoidal", "d_model": d_model, "num_heads": 2, "num_layers": 1, "sequence_length": 8}
+    model = {
+        "architecture": "transformer",
+        "positions": "sinusoidal",
+        "d_model": d_model,
+        "num_heads": 2,
+        "num_layers": 1,
+        "sequence_length": 8,
+    }
     plain = {"task": "translation", "seed": 1, "model": model, "tokenizer": {}}
     return TrialConfig.model_validate({**plain, "training": {"max_steps": 5, "batch_tokens": 64, **training}}), VOCAB
 
