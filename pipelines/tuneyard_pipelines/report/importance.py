@@ -52,7 +52,7 @@ class Importance:
 
 @dataclass(frozen=True)
 class _Feature:
-    """A key's columns for the forest, and for each trial the set it may be shuffled in (-1: it has no such key)."""
+    """A key's columns for the forest, and for each trial the set that it may be shuffled in."""
 
     key: str
     columns_ND: Floats
@@ -91,8 +91,8 @@ def importance_figure(sweep: Sweep) -> Figure | Omitted:
     longest = max(len(short[entry.key]) for entry in rising)
     figure = drawn(
         [trace],
-        height=130 + 34 * len(rising),
-        margin={"l": 40 + 8 * min(longest, 40), "r": 30, "t": 10, "b": 60},
+        height=160 + 34 * len(rising),
+        margin={"l": 40 + 8 * min(longest, 40), "r": 30, "t": 40, "b": 60},
         xaxis={"title": "share explained beyond a random column", "zerolinecolor": "#333333", "zerolinewidth": 2},
         yaxis={
             "tickvals": list(range(len(rising))),
@@ -177,8 +177,7 @@ def _features(sweep: Sweep, compared: Comparison) -> list[_Feature]:
     for key in varied_keys(compared.trials):
         values = [trial.point.get(key) for trial in compared.trials]
         if len({value for value in values if value is not None}) > 1:
-            among = [-1 if value is None else names.index(v) for v, value in zip(variants, values, strict=True)]
-            features.append(_Feature(key, _columns(values), np.array(among, dtype=np.int64)))
+            features.append(_Feature(key, _columns(values), np.array([names.index(variant) for variant in variants])))
     return features
 
 
@@ -243,7 +242,7 @@ def _shuffled(
     for width, among_M in plans:
         for _ in range(_SHUFFLES):
             copy_MD = held_MD.copy()
-            for group in np.unique(among_M[among_M >= 0]):
+            for group in np.unique(among_M):
                 (rows,) = np.nonzero(among_M == group)
                 copy_MD[rows, first : first + width] = held_MD[rng.permutation(rows), first : first + width]
             copies.append(copy_MD)

@@ -39,14 +39,14 @@ _CONFIG = {
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif; color: #1d2129;
-  max-width: 1180px; margin: 2rem auto; padding: 0 1.5rem; background: #fff; }
+  max-width: 1280px; margin: 2rem auto; padding: 0 1.5rem; background: #fff; }
 h1 { font-size: 1.7rem; margin: 0 0 .3rem; overflow-wrap: anywhere; } h2 { font-size: 1.2rem; margin: 2.6rem 0 .3rem; }
 p, li { max-width: 62rem; overflow-wrap: anywhere; }
 .caption { color: #57606a; margin: .2rem 0 .8rem; }
 nav a { margin-right: 1rem; white-space: nowrap; } a { color: #0a58a8; }
 .wide { overflow: auto; max-height: 34rem; border: 1px solid #d8dee4; border-radius: 6px; }
 table { border-collapse: collapse; font-size: .88rem; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .3rem .7rem; border-bottom: 1px solid #eaeef2; vertical-align: top;
+th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #eaeef2; vertical-align: top;
   max-width: 34rem; overflow-wrap: break-word; }
 th { background: #f3f5f7; position: sticky; top: 0; white-space: nowrap; }
 """

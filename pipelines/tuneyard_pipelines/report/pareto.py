@@ -56,8 +56,8 @@ def _score_by(sweep: Sweep, what: str, amount: Callable[[Trial], int | None]) ->
     left_out = len(sweep.trials) - len(priced)
     without = f"; {counted(left_out, 'trial')} without a score or {what} left out" if left_out else ""
     caption = (
-        f"{counted(len(front), 'trial')} of {len(priced):,}, in red, have a score that none reached with as few "
-        f"{what}: {ends}; an open mark is a trial that stopped before its full budget{without}.{thin}"
+        f"In red {counted(len(front), 'trial')} of {len(priced):,} whose score none reached with as few {what}: "
+        f"{ends}; an open mark is a trial that stopped before its full budget{without}.{thin}"
     )
     return Figure(name, title, caption, figure)
 

@@ -60,7 +60,8 @@ def parallel_coordinates(sweep: Sweep) -> Figure | Omitted:
         "tickfont": {"size": 12},
         "rangefont": {"size": 1, "color": "rgba(0,0,0,0)"},
     }
-    figure = drawn([trace], height=460, margin={"l": 110, "r": 60, "t": 70, "b": 40})
+    longest = max(len(text) for text in dimensions[0]["ticktext"])
+    figure = drawn([trace], height=460, margin={"l": 40 + 7 * longest, "r": 60, "t": 70, "b": 40})
     left_out = len(sweep.trials) - len(compared.trials)
     without = f"; {counted(left_out, 'trial')} without a score there {'is' if left_out == 1 else 'are'} left out"
     thin = f" Of {len(compared.trials):,} lines, {len(trials):,} evenly by score are drawn." * (

@@ -11,7 +11,7 @@ from tuneyard_pipelines.report.trials import Figure, Omitted, Sweep, Table, Tria
 
 MOST_ROWS = 300
 MOST_IDS = 12
-LONGEST_MESSAGE = 300
+LONGEST_MESSAGE, LONGEST_CELL = 300, 80
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?\d[\d_,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
@@ -45,7 +45,7 @@ def leaderboard(sweep: Sweep) -> Figure | Omitted:
             f"{trial.tokens:,}",
             f"{100 * trial.share:.3g} %",
             number(trial.score) if trial.score is not None and trial.scored else "",
-            f"{trial.state}: {cut(trial.message, LONGEST_MESSAGE)}" if trial.message else trial.state,
+            f"{trial.state}: {cut(trial.message, LONGEST_CELL)}" if trial.message else trial.state,
         )
         for trial in trials[:MOST_ROWS]
     )
@@ -88,8 +88,8 @@ def failures(sweep: Sweep) -> Figure | Omitted:
     }
     figure = drawn(
         [bars],
-        height=120 + 36 * len(outcomes),
-        margin={"l": 130, "r": 60, "t": 10, "b": 50},
+        height=150 + 36 * len(outcomes),
+        margin={"l": 130, "r": 60, "t": 40, "b": 50},
         xaxis={"title": "trials", "dtick": max(1, round(max(counts.values()) / 8)), "rangemode": "tozero"},
         yaxis={"tickvals": list(range(len(outcomes))), "ticktext": [escaped(outcome) for outcome in outcomes]},
     )
@@ -100,7 +100,7 @@ def failures(sweep: Sweep) -> Figure | Omitted:
     most = max(counts, key=lambda outcome: counts[outcome])
     causes = counted(len(groups), "different cause")
     caption = (
-        f"{len(failed):,} of {counted(len(sweep.trials), 'trial')} failed, of {causes}, most as {most} "
+        f"{len(failed):,} of {counted(len(sweep.trials), 'trial')} failed, for {causes}, most as {most} "
         f"({counts[most]:,}); messages that differ in numbers only are one, shown as its first trial had it."
     )
     return Figure("failures", title, caption, figure, Table(("outcome", "trials", "message", "which"), rows))

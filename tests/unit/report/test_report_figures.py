@@ -272,7 +272,7 @@ class TestFailures:
         (bars,) = traces(part)
         assert bars["x"] == [1, 2, 3]
         assert part.figure.layout.yaxis.ticktext == ("error", "diverged", "out_of_memory")
-        assert part.caption.startswith("6 of 7 trials failed, of 4 different causes, most as out_of_memory (3)")
+        assert part.caption.startswith("6 of 7 trials failed, for 4 different causes, most as out_of_memory (3)")
 
     def test_no_failure_says_so(self) -> None:
         assert why(failures(sweep([trial(1)]))) == "no trial failed."

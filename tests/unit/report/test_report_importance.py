@@ -60,7 +60,7 @@ def test_a_key_is_not_credited_with_what_variants_differ_by() -> None:
     """The wide one of each pair is common in the better variant, and changes nothing there."""
     rng = random.Random(5)
     trials = []
-    for variant, quality, wide in (("gpt", 0.8, 0.85), ("lstm", 0.2, 0.15)):
+    for variant, quality, wide in (("gpt", 0.8, 0.98), ("lstm", 0.2, 0.02)):
         for _ in range(30):
             point = {"model.d_model": 64 if rng.random() < wide else 32}
             trials.append(trial(len(trials) + 1, point, quality + rng.gauss(0, 0.05), variant=variant))
@@ -70,17 +70,27 @@ def test_a_key_is_not_credited_with_what_variants_differ_by() -> None:
     assert width.share < 0.05
 
 
+def test_a_key_is_judged_on_trials_that_the_forest_has_not_seen() -> None:
+    """Where it had, a random column, by which it knows each of them again, would seem to explain the most."""
+    rng = random.Random(1)
+    trials = [trial(n, {"model.num_heads": rng.choice([1, 2])}, rng.random()) for n in range(1, 81)]
+    (heads,) = importances(sweep(trials), resamples=20)
+    assert abs(heads.share) < 0.08
+
+
 def test_keys_of_one_variant_only_are_measured_within_it() -> None:
     rng = random.Random(7)
     trials: list[Trial] = []
     for n in range(1, 61):
-        heads = rng.choice([1, 8])
-        point = {"model.num_heads": heads} if n % 2 else {"training.hidden": rng.random()}
-        score = (0.1 * heads if n % 2 else 0.4) + rng.gauss(0, 0.02)
+        heads = rng.choice([1, 2])
+        kind = {"model.positions": rng.choice(["learned"] * 15 + ["sinusoidal"])}
+        point = {"model.num_heads": heads} | kind if n % 2 else {"training.hidden": rng.random()}
+        score = (0.7 + 0.1 * heads if n % 2 else 0.2) + rng.gauss(0, 0.02)
         trials.append(trial(n, point, score, variant="gpt" if n % 2 else "lstm"))
     found = {entry.key: entry for entry in importances(sweep(trials), resamples=40)}
     assert found["model.num_heads"].certain
     assert not found["training.hidden"].certain
+    assert abs(found["model.positions"].share) < 0.05
 
 
 def test_the_same_seed_gives_the_same_and_another_does_not() -> None:
