@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from driven_sweep import DrivenSweep, driven_sweep
 
+from tuneyard_pipelines import cost
+from tuneyard_pipelines.catalog import GUESSED_CHARACTERS
 from tuneyard_pipelines.errors import InputError
 from tuneyard_pipelines.journal import SweepFolder
-from tuneyard_pipelines.report import from_folder, write
+from tuneyard_pipelines.report import TRAINING, from_folder, write
 
 
 @pytest.fixture
@@ -48,15 +50,23 @@ def test_a_trial_is_read_with_its_rungs_and_values(driven: DrivenSweep) -> None:
     assert (early.values["model.num_heads"], early.values["model.d_model"], early.values["model.d_ff"]) == (4, 16, 64)
     assert early.seconds == pytest.approx(0.002)
     assert (failed.failed, failed.message, failed.score, failed.share) == (True, "needed 9 GiB", None, 0.0)
-    assert sweep.measured == {"seconds": pytest.approx(0.011), "tokens": 2000, "trials": 2}
+    assert sweep.measured["seconds from start to end"] == pytest.approx(0.011)
+    assert (sweep.measured["tokens"], sweep.measured["trials"]) == (2000, 2)
 
 
-def test_parameters_are_counted_by_whoever_can(driven: DrivenSweep) -> None:
+def test_parameters_are_those_of_the_formula(driven: DrivenSweep) -> None:
     driven.create(1, heads=4)
-    (known,) = from_folder(driven.folder, lambda values: 100 * int(values["model.num_heads"])).trials
-    assert known.parameters == 400
-    (unknown,) = from_folder(driven.folder).trials
-    assert unknown.parameters is None
+    (known,) = from_folder(driven.folder).trials
+    assert known.parameters == cost.parameters(known.values, GUESSED_CHARACTERS)
+
+
+def test_the_time_of_training_follows_from_tokens_and_speed(driven: DrivenSweep) -> None:
+    driven.create(1)
+    driven.start("t001")
+    for step, speed in ((1, 10.0), (2, 500.0), (3, 500.0)):
+        driven.measure("t001", step, {"train/tokens_per_second": speed})
+    driven.reach("t001", 0, 0.25)
+    assert from_folder(driven.folder).measured[TRAINING] == pytest.approx(1000 / 500.0)
 
 
 def test_curves_stand_over_tokens_also_between_two_counts_and_over_attempts(driven: DrivenSweep) -> None:
