@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -55,6 +56,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 OBJECT_STORE_BYTES = 200 << 20  # trials read memory-mapped files; Ray's own default takes a third of the memory
+FULL_BYTES = 1 << 20  # a disk with less is taken for full
 MakeCallbacks = Callable[[Leg], Sequence[Any]]
 
 
@@ -336,7 +338,7 @@ def _close(journal: Journal, shipper: tracking.Shipper, state: str, message: str
     except (OSError, TuneyardError):
         log.exception("the end of the attempt could not be written")
         return
-    if isinstance(sys.exception(), OSError):
+    if isinstance(sys.exception(), OSError) or shutil.disk_usage(journal.folder.path).free < FULL_BYTES:
         return  # MLflow's database may lie on the same full disk: the next look sends the rest
     if not tracking.drain(shipper):
         log.error("MLflow at %s did not take everything; it is kept and sent later", shipper.header.tracking_uri)

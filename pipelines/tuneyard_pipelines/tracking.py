@@ -591,16 +591,21 @@ def _try(shipper: Shipper) -> bool:
     try:
         shipper.ship()
     except Exception as cause:
-        log.warning(
-            "MLflow did not take the latest of %s, will try again: %s", shipper.folder.sweep_id, first_line(cause)
-        )
+        reason = _reason(cause)
+        log.warning("MLflow did not take the latest of %s, will try again: %s", shipper.folder.sweep_id, reason)
         if not file.exists():
             with contextlib.suppress(OSError):  # a full disk costs the notice, not the shipping
-                write_atomic(file, json.dumps(asdict(Outage(int(time.time() * 1000), first_line(cause)))))
+                write_atomic(file, json.dumps(asdict(Outage(int(time.time() * 1000), reason))))
         return False
     with contextlib.suppress(OSError):
         file.unlink(missing_ok=True)
     return True
+
+
+def _reason(cause: Exception) -> str:
+    """The first line that says something: SQLAlchemy puts one of its own advice in front."""
+    lines = [text for text in str(cause).strip().splitlines() if not text.startswith("(raised as a result of")]
+    return lines[0][:500] if lines else type(cause).__name__
 
 
 def _cut(value: str) -> str:

@@ -28,12 +28,13 @@ from driven_sweep import DrivenSweep
 from mlflow import MlflowClient
 from tiny_sweep import runs_of, tiny
 
+from tuneyard.local import load_model
 from tuneyard_pipelines import sweep, tracking
 from tuneyard_pipelines.journal import LegEnded, LegStarted, SweepFolder, SweepState, Tail
 from tuneyard_pipelines.metrics import MetricReader
 from tuneyard_pipelines.tracking import Shipper, drain, in_background, sweep_shown, trial_files, trial_shown
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 MakeSweep = Callable[..., DrivenSweep]
 ALWAYS = 10**9
@@ -431,3 +432,4 @@ def test_r15_r16_a_sweep_behind_a_slow_server_that_goes_away_trains_as_if_there_
     assert proxy.strangers == 0, "no process of a trial talks to the server"
     assert state.registered is not None
     everything_once(server.uri, folder)
+    assert len(load_model("stressed", home=home, mlflow=server.uri).predict(["3 March 2024"])) == 1

@@ -505,6 +505,21 @@ def test_drain_marks_the_folder_when_everything_has_arrived(make_sweep: MakeSwee
     assert tracking.unfinished_business(sweep.folder)
 
 
+def test_r15_the_reason_of_an_outage_is_what_the_database_said(make_sweep: MakeSweep) -> None:
+    class Full:
+        def __getattr__(self, name: str) -> Any:
+            raise MlflowException(f"(raised as a result of Query-invoked autoflush)\n(sqlite3) {name}: disk is full\n")
+
+    sweep = make_sweep()
+    sweep.begin()
+    assert not drain(Shipper(sweep.folder, Full()), timeout_s=0)  # type: ignore[arg-type]
+    first = tracking.outage(sweep.folder)
+    assert first is not None
+    assert first.reason == "(sqlite3) get_experiment_by_name: disk is full"
+    assert not drain(Shipper(sweep.folder, Full()), timeout_s=0)  # type: ignore[arg-type]
+    assert tracking.outage(sweep.folder) == first, "since the first failure"
+
+
 def test_the_background_ships_and_outlives_trouble(
     make_sweep: MakeSweep, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

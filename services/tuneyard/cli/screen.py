@@ -233,10 +233,11 @@ def _signals_answered() -> Iterator[None]:
     os.set_blocking(writes, False)
 
     def answer() -> None:
+        said = False
         while heard := os.read(reads, 1):
-            if heard[0] in (signal.SIGINT, signal.SIGTERM):
+            if heard[0] in (signal.SIGINT, signal.SIGTERM) and not said:
+                said = True
                 _say("stopping ...")
-                break
         os.close(reads)
 
     thread = threading.Thread(target=answer, name="signals", daemon=True)

@@ -188,7 +188,7 @@ def trials(sweep_id: Id, as_json: Json = False) -> None:
 
 @contextlib.contextmanager
 def _interruptible(accepted: Sequence[SweepFolder]) -> Iterator[None]:
-    """Says at Ctrl-C, at SIGTERM and on a full disk what is left.
+    """Says at Ctrl-C, at SIGTERM and after an error what is left.
 
     While trials train, the driver hears the signals and ends those in order.
     """
@@ -196,14 +196,20 @@ def _interruptible(accepted: Sequence[SweepFolder]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        left = f"go on with: tuneyard sweep resume {accepted[0].sweep_id}" if accepted else "nothing was made"
-        print(f"interrupted; {left}", file=sys.stderr)
+        print(f"interrupted; {_go_on(accepted) or 'nothing was made'}", file=sys.stderr)
         raise typer.Exit(130) from None
     except OSError as error:
         if error.errno not in UNWRITABLE or not accepted:
             raise
-        go_on = f"free space, then go on with: tuneyard sweep resume {accepted[0].sweep_id}"
-        raise TuneyardError(f"{error}; {go_on}") from error
+        raise TuneyardError(f"{error}; free space, then {_go_on(accepted)}") from error
+    except TuneyardError as error:
+        if not accepted or accepted[0].sweep_id in str(error):
+            raise
+        raise type(error)(f"{error}; {_go_on(accepted)}") from error
+
+
+def _go_on(accepted: Sequence[SweepFolder]) -> str:
+    return f"go on with: tuneyard sweep resume {accepted[0].sweep_id}" if accepted else ""
 
 
 def _find(sweep_id: str) -> SweepFolder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,10 +39,11 @@ def test_no_traceback_of_a_trial_reaches_the_screen() -> None:
     assert not logging.getLogger("ray.tune.execution.tune_controller").isEnabledFor(logging.ERROR)
 
 
-def test_after_a_full_disk_the_end_is_not_sent_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_full_disk_the_end_is_not_sent_again_and_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     drained: list[object] = []
     monkeypatch.setattr(sweep.tracking, "drain", lambda shipper: drained.append(shipper) or True)
-    journal: Any = SimpleNamespace(state=SimpleNamespace(attempt=1), append=lambda event: None)
+    folder = SimpleNamespace(path=tmp_path)
+    journal: Any = SimpleNamespace(state=SimpleNamespace(attempt=1), append=lambda event: None, folder=folder)
 
     def close(cause: BaseException | None) -> None:
         try:
@@ -56,6 +58,8 @@ def test_after_a_full_disk_the_end_is_not_sent_again_and_again(monkeypatch: pyte
     assert len(drained) == 2
     with pytest.raises(OSError, match="full"):
         close(OSError(28, "full"))
+    monkeypatch.setattr(sweep.shutil, "disk_usage", lambda path: SimpleNamespace(free=8192))
+    close(None)
     assert len(drained) == 2
 
 

@@ -16,7 +16,7 @@ from driven_sweep import SPEC, DrivenSweep
 
 from tuneyard import local, settings, sweeps
 from tuneyard_pipelines import spec, sweep
-from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.journal import SweepFolder, WinnerRegistered
 from tuneyard_pipelines.spec import SweepSpec
 
@@ -263,6 +263,15 @@ def test_a_full_disk_names_the_sweep_to_go_on_with(
     done = cli("sweep", "run", spec_file(tmp_path))
     said = "error: [Errno 28] No space left on device: '/home/trials.jsonl'; free space, then "
     assert (done.code, done.err) == (1, f"{said}go on with: tuneyard sweep resume 5eed0001\n")
+
+    def trial_full(*given: object, announce: Callable[[SweepFolder], None], **where: object) -> None:
+        announce(folder)
+        raise TuneyardError("trial t001 could not write; free space")
+
+    monkeypatch.setattr(local, "run_sweep", trial_full)
+    done = cli("sweep", "run", spec_file(tmp_path))
+    go_on = "; go on with: tuneyard sweep resume 5eed0001\n"
+    assert (done.code, done.err) == (1, f"error: trial t001 could not write; free space{go_on}")
     monkeypatch.setattr(settings, "find_home", lambda: full(announce=lambda folder: None))
     done = cli("sweep", "list")
     assert (done.code, done.err) == (1, f"{said}try again\n")
