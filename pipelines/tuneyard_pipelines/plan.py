@@ -268,7 +268,7 @@ def _variant(name: str, spec: SweepSpec, machine: Machine) -> VariantPlan:
         smallest=models[0] if models else None,
         largest=models[-1] if models else None,
         training_s=training_s,
-        problems=(*_problems(spec, space, survey), *_too_large(spec, models, machine)),
+        problems=(*_problems(spec, space, survey), *_unfit(space, machine), *_too_large(spec, models, machine)),
     )
 
 
@@ -291,6 +291,15 @@ def _some(space: Space, seed: int) -> Iterator[Point]:
     yield from space.corners()
     for _ in range(WEIGHED):
         yield space.sample(rng)
+
+
+def _unfit(space: Space, machine: Machine) -> Iterator[str]:
+    """Names a point to start from that costs more than a constraint allows, where its vocabulary is known."""
+    if machine.exact:
+        try:
+            _ = space.included
+        except ValueError as error:
+            yield f"search.include: {error}; take that point out, or relax the constraint"
 
 
 def _too_large(spec: SweepSpec, models: list[Model], machine: Machine) -> Iterator[str]:

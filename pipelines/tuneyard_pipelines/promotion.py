@@ -56,7 +56,7 @@ def next_leg(state: SweepState, rules: Rules, *, exhausted: bool) -> Go | Else:
     """
     trials = [trial for trial in state.trials.values() if _may_go_on(trial, rules)]
     for trial in trials:
-        if trial.pending is not None and not trial.running:
+        if trial.pending is not None and not trial.running and trial.id not in rules.gone:
             return Go(trial.id, trial.pending)
         if trial.rung is None and trial.pending is None:
             return Go(trial.id, 0)

@@ -36,7 +36,7 @@ class Choice:
     def take(self, value: Any) -> Scalar:
         """The choice that `value` is. Raises ValueError."""
         for held in self.values:
-            if held == value and isinstance(held, str) == isinstance(value, str):
+            if held == value and _is_number(held) == _is_number(value):
                 return held
         raise ValueError(f"found {value!r}; allowed: one of {', '.join(map(str, self.values))}")
 

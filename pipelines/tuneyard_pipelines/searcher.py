@@ -140,17 +140,17 @@ class LegSearcher(Searcher):
             if step is Else.NEW:
                 step = self._new_trial(name, states[name], asked[name], wishes)
             if isinstance(step, Go):
-                trial = self._journal.state.trials[step.trial]
-                if (
-                    trial.pending is None
-                    and trial.legs
-                    and not checkpoints.any_left(self._journal.folder.trial(trial.id))
-                ):
-                    self._gone.add(trial.id)
+                if self._lost_its_place(self._journal.state.trials[step.trial]):
+                    self._gone.add(step.trial)
                     return self._next()
                 return step
             waiting = waiting or step is Else.WAIT
         return Else.WAIT if waiting else Else.DONE
+
+    def _lost_its_place(self, trial: TrialState) -> bool:
+        """Whether a trial that stood somewhere has no checkpoint left; one that failed or died begins anew."""
+        stood = trial.last is not None and (trial.pending is None or trial.outcome in CUT)
+        return stood and not checkpoints.any_left(self._journal.folder.trial(trial.id))
 
     def _new_trial(self, name: str, state: SweepState, asked: Rules, wishes: Wishes) -> Go | Else:
         family = self._families[name]

@@ -195,6 +195,11 @@ def constraint_of(text: str, values: Mapping[str, Any]) -> Constraint:
     return parse(text, constraint_names(values) | {name: name for name in _COSTS})
 
 
+def needs_costs(text: str, values: Mapping[str, Any]) -> bool:
+    """Whether a constraint speaks of what a point costs, which depends on the vocabulary. Raises ConstraintError."""
+    return bool(_COSTS & set(constraint_of(text, values).names))
+
+
 def _end(held: Range, end: Callable[..., Scalar]) -> Scalar:
     if not isinstance(held, Choice):
         return end(held.low, held.high)

@@ -307,11 +307,12 @@ def _overlaid(part: Part, over: Part) -> Part:
 
 
 def _standard(schema: Any) -> Any:
-    """Bounds of an optional number under the standard's names; pydantic leaves its own there."""
+    """Bounds of an optional number under the standard's names, for pydantic leaves its own there; closed mappings."""
     if isinstance(schema, list):
         return [_standard(entry) for entry in schema]
     if isinstance(schema, dict):
-        return {_BOUNDS.get(key, key): _standard(entry) for key, entry in schema.items()}
+        closed = {"additionalProperties": False} if "patternProperties" in schema else {}
+        return {_BOUNDS.get(key, key): _standard(entry) for key, entry in schema.items()} | closed
     return schema
 
 

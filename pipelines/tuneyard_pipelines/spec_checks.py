@@ -12,7 +12,7 @@ from tuneyard_pipelines import ranges
 from tuneyard_pipelines.catalog import METRICS, TASK_DATA, TASKS, TOKENIZERS_WITHOUT_SIZE
 from tuneyard_pipelines.constraints import ConstraintError
 from tuneyard_pipelines.sections import Part
-from tuneyard_pipelines.space import Space, constraint_of
+from tuneyard_pipelines.space import Space, constraint_of, needs_costs
 from tuneyard_pipelines.spec_yaml import Path, shown_value
 
 if TYPE_CHECKING:
@@ -100,21 +100,33 @@ def _include(spec: SweepSpec) -> Iterator[Misfit]:
         ("data",),
         ("constraints",),
     )
-    spaces = {name: Space(variant, ()) for name, variant in spec.by_variant.items()}
+    if not spec.search.include:
+        return
+    spaces = {name: Space(variant, _judging(variant)) for name, variant in spec.by_variant.items()}
+    counts = dict.fromkeys(spaces, 0)
     for number, written in enumerate(spec.search.include):
         here: Path = ("search", "include", number)
         name = written.get("variant", "")
-        if name not in spaces:
+        if not isinstance(name, str) or name not in spaces:
             known = f"variant must be one of {', '.join(spaces)}" if spec.variants else "this sweep has no variants"
             yield Misfit(here, f"found {shown_value(written)}; {known}", reads)
             continue
+        counts[name] += 1
         try:
             spaces[name].read_point({key: value for key, value in written.items() if key != "variant"})
         except ValueError as error:
             yield Misfit(here, f"found {shown_value(written)}: {error}", reads)
-    if spec.search.trials is not None and len(spec.search.include) > spec.search.trials:
-        message = f"found {len(spec.search.include)} points, more than search.trials ({spec.search.trials}); raise that"
-        yield Misfit(("search", "include"), message, (*reads, ("search", "trials")))
+    for name, count in counts.items():
+        share = spaces[name].trials
+        if share is not None and count > share:
+            allowed = f"search.trials ({share})" if not name else f"the {share} of search.trials that {name} has"
+            message = f"found {count} points, more than {allowed}; raise that"
+            yield Misfit(("search", "include"), message, (*reads, ("search", "trials")))
+
+
+def _judging(spec: SweepSpec) -> list[str]:
+    """The constraints that a point can be held to before its data is read; one that is wrong is told elsewhere."""
+    return [] if any(_constraints(spec)) else [text for text in spec.constraints if not needs_costs(text, spec.values)]
 
 
 def _task(spec: SweepSpec) -> Iterator[Misfit]:

@@ -46,7 +46,7 @@ from tuneyard_pipelines.journal import (
 )
 from tuneyard_pipelines.lease import Lease
 from tuneyard_pipelines.leg import Leg
-from tuneyard_pipelines.plan import runnable
+from tuneyard_pipelines.plan import Machine, runnable
 from tuneyard_pipelines.ranges import Choice
 from tuneyard_pipelines.searcher import LegSearcher, rules
 from tuneyard_pipelines.spec import Resources, SweepSpec, Tokenizer
@@ -79,6 +79,7 @@ def run(
     runnable(spec)
     prepared = data.prepare(spec.data, spec.seed, home / "data", spec.task)
     characters = _encode(prepared, spec)
+    runnable(spec, Machine(characters=characters, exact=True))  # now that the vocabulary is known
     tracking.connect(tracking_uri)
     folder = SweepFolder(home / "sweeps" / sweep_id)
     with cluster(spec.resources):
