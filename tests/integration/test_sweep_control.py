@@ -1,4 +1,4 @@
-"""A sweep that is ended early, extended, added to and retried, under real Ray: each request comes through the folder."""
+"""A sweep that is ended early, extended, added to and retried, under real Ray, through its folder."""
 
 from __future__ import annotations
 

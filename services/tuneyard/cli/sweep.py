@@ -196,19 +196,19 @@ def _interruptible(accepted: Sequence[SweepFolder]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print(f"interrupted; {_go_on(accepted) or 'nothing was made'}", file=sys.stderr)
+        print(f"interrupted; {_what_is_left(accepted) or 'nothing was made'}", file=sys.stderr)
         raise typer.Exit(130) from None
     except OSError as error:
         if error.errno not in UNWRITABLE or not accepted:
             raise
-        raise TuneyardError(f"{error}; free space, then {_go_on(accepted)}") from error
+        raise TuneyardError(f"{error}; free space, then {_what_is_left(accepted)}") from error
     except TuneyardError as error:
         if not accepted or accepted[0].sweep_id in str(error):
             raise
-        raise type(error)(f"{error}; {_go_on(accepted)}") from error
+        raise type(error)(f"{error}; {_what_is_left(accepted)}") from error
 
 
-def _go_on(accepted: Sequence[SweepFolder]) -> str:
+def _what_is_left(accepted: Sequence[SweepFolder]) -> str:
     return f"go on with: tuneyard sweep resume {accepted[0].sweep_id}" if accepted else ""
 
 
