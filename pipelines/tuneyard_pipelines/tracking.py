@@ -511,6 +511,7 @@ class _Runs:
         It is the one with fewer params, since nothing was ever sent to it.
         """
         found: dict[str | None, Run] = {}
+        late: list[str] = []
         token = None
         while True:
             page = self._client.search_runs(
@@ -518,14 +519,17 @@ class _Runs:
             )
             for run in page:
                 trial = run.data.tags.get("tuneyard.trial_id")
-                kept, late = run, found.get(trial)
-                if late is not None:
-                    late, kept = sorted((late, run), key=lambda each: (len(each.data.params), each.info.run_id))
-                    self._client.delete_run(late.info.run_id)
-                found[trial] = kept
+                other = found.setdefault(trial, run)
+                if other is not run:
+                    less, more = sorted((other, run), key=lambda each: (len(each.data.params), each.info.run_id))
+                    found[trial] = more
+                    late.append(less.info.run_id)
             token = page.token
             if not token:
-                return found.values()
+                break
+        for run_id in late:  # last, since it would move the pages
+            self._client.delete_run(run_id)
+        return found.values()
 
     def _remember(self, run: Run) -> None:
         run_id, tags = run.info.run_id, dict(run.data.tags)
