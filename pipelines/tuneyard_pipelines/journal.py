@@ -348,9 +348,7 @@ class SweepState:
                 return self._with(replace(self.trials[event.trial].rested(event.time_ms), cut=event))
             case TrialEnded():
                 trial = self.trials[event.trial].rested(event.time_ms)  # of a leg that was cut before it got anywhere
-                return self._with(
-                    replace(trial, outcome=event.outcome, message=event.message, ended_ms=event.time_ms)
-                )
+                return self._with(replace(trial, outcome=event.outcome, message=event.message, ended_ms=event.time_ms))
             case WinnerScored():
                 return replace(self, scored=event)
             case WinnerRegistered():
