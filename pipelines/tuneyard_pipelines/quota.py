@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,12 +32,12 @@ def room(folder: SweepFolder, spec: SweepSpec, needed_bytes: int) -> Iterator[No
         return
     with (folder.path / "checkpoints.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        used_bytes = _used_bytes(folder.path.glob("trials/*/a*/checkpoints/**/*"))
+        used_bytes = _used_bytes(folder.path, "trials/*/a*/checkpoints")
         for trial in _going(folder.state(), spec):
             if used_bytes + needed_bytes <= limit_bytes:
                 break
+            used_bytes -= _used_bytes(folder.trial(trial.id), "a*/checkpoints")
             for path in folder.trial(trial.id).glob("a*/checkpoints"):
-                used_bytes -= _used_bytes(path.glob("**/*"))
                 shutil.rmtree(path, ignore_errors=True)
         if used_bytes + needed_bytes > limit_bytes:
             raise TuneyardError(
@@ -61,10 +62,20 @@ def _going(state: SweepState, spec: SweepSpec) -> list[TrialState]:
     return sorted(going, key=turn)
 
 
-def _used_bytes(paths: Iterator[Path]) -> int:
-    """Of files that may vanish meanwhile."""
-    total = 0
-    for path in paths:
+def _used_bytes(folder: Path, pattern: str) -> int:
+    """Of all files in folders of that pattern.
+
+    What other trials rename or remove meanwhile would count as nothing, or end the walk: then all is counted again.
+    """
+    while True:
         with contextlib.suppress(FileNotFoundError):
-            total += path.stat().st_size if path.is_file() else 0
-    return total
+            return sum(
+                os.stat(os.path.join(path, name)).st_size
+                for top in folder.glob(pattern)
+                for path, _, names in os.walk(top, onerror=_raise)
+                for name in names
+            )
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -154,7 +154,7 @@ class _Run:
 
     def __init__(self, leg: Leg, header: Header, watchdog: Watchdog) -> None:
         self.leg, self.spec, self.watchdog = leg, header.spec.variant(leg.variant), watchdog
-        self.config = self.spec.at(leg.point)
+        self.whole_spec, self.config = header.spec, self.spec.at(leg.point)
         self.sweep = SweepFolder(Path(leg.folder))
         self.folder = self.sweep.trial(leg.trial)
         _reset_process(self.config.seed, threads=self.spec.resources.cpus_per_worker)
@@ -184,7 +184,7 @@ class _Run:
                 enable_model_summary=False,
                 num_sanity_val_steps=0,
                 use_distributed_sampler=False,
-                plugins=[_StateFile(lambda needed_bytes: quota.room(self.sweep, self.spec, needed_bytes))],
+                plugins=[_StateFile(lambda needed_bytes: quota.room(self.sweep, self.whole_spec, needed_bytes))],
             )
             try:
                 trainer.fit(

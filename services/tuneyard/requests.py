@@ -62,8 +62,9 @@ def add(folder: SweepFolder, points: Sequence[str]) -> list[Request]:
             point = space.read_point(written)
         except ValueError as error:
             raise InputError(f"--point {text}: {error}") from None
-        if (there := known.setdefault((name, _identity(point)), "named twice")) != "named twice":
+        if (there := known.get((name, _identity(point)))) is not None:
             raise InputError(f"--point {text}: the sweep has this point ({there}); name another")
+        known[name, _identity(point)] = "named twice"
         asked.append(Add(point, name, _now_ms()))
     return asked
 
@@ -91,6 +92,8 @@ def _read(text: str) -> dict[str, Any]:
     """Raises InputError for what is no list of KEY=VALUE."""
     import yaml
 
+    from tuneyard_pipelines.spec import VARIANT
+
     values: dict[str, Any] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")
@@ -99,9 +102,12 @@ def _read(text: str) -> dict[str, Any]:
             raise InputError(
                 f"--point {text}: write KEY=VALUE,KEY=VALUE with each key once, as in num_heads=4,num_layers=2"
             )
+        if key == VARIANT:  # a name, also one of digits
+            values[key] = value.strip()
+            continue
         try:
             values[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):  # ValueError: the 31st of a month that has none
             raise InputError(f"--point {text}: {value!r} is no value of {key}") from None
         if isinstance(values[key], str):
             values[key] = _number(values[key])

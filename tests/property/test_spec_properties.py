@@ -108,10 +108,11 @@ models = st.fixed_dictionaries(
 )
 
 
+MORE = {"constraints": ["num_heads * num_layers <= 8"]}
+
+
 def spec_of(model) -> spec.SweepSpec:
-    return spec.parse(
-        yaml.safe_dump({**FINE, "model": model, "constraints": ["num_heads * num_layers <= 8"]}), file="a.yaml"
-    )
+    return spec.parse(yaml.safe_dump({**FINE, **MORE, "model": model}), file="a.yaml")
 
 
 @quick
@@ -164,3 +165,23 @@ def test_proposals_never_repeat_nor_break_a_rule(model, algorithm, seed, data):
     if space.size is not None:
         feasible = {space.identity(p) for p in space.grid() if space.broken_rule(p) is None}
         assert {space.identity(observed.point) for observed in history} == feasible
+
+
+@settings(max_examples=25, deadline=None)
+@given(models, st.sampled_from(["grid", "random", "tpe"]), st.integers(0, 1000), st.data())
+def test_points_to_start_from_come_first_and_once(model, algorithm, seed, data):
+    space = Space(spec_of(model))
+    if space.size is None and algorithm == "grid":
+        return
+    drawn = [space.sample(random.Random(data.draw(st.integers(0, 99)))) for _ in range(data.draw(st.integers(1, 3)))]
+    wanted = [point for point in drawn if space.broken_rule(point) is None]
+    search = {"trials": 3, "include": wanted}
+    read = spec.parse(yaml.safe_dump({**FINE, **MORE, "model": model, "search": search}), file="a.yaml")
+    space, history = Space(read), []
+    while len(history) < 6 and (point := propose(space, algorithm, seed, history)) is not None:
+        history.append(Observed(point, ((1.0, data.draw(st.floats())),), data.draw(st.booleans())))
+    tried = [space.identity(observed.point) for observed in history]
+    first = list(dict.fromkeys(map(space.identity, wanted)))
+    assert tried[: len(first)] == first
+    assert len(tried) == len(set(tried))
+    assert all(space.broken_rule(observed.point) is None for observed in history)

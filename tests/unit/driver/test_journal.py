@@ -176,6 +176,58 @@ def test_a_story_gives_its_states() -> None:
     assert (state.scored, state.registered, state.ended) == (SCORED, REGISTERED, CLOSED)
 
 
+def test_a_journal_of_before_variants_and_requests_is_still_read(tmp_path: Path) -> None:
+    """Fields that came later have defaults: a folder outlives the version that wrote it."""
+    later = {"TrialCreated": "variant", "AttemptEnded": "heard"}
+    old = []
+    for line in lines(STORY):
+        record = json.loads(line)
+        record.pop(later.get(record["event"], ""), None)
+        old.append(json.dumps(record).encode() + b"\n")
+    assert b"variant" not in b"".join(old)
+    state = folder_with(tmp_path, b"".join(old)).state()
+    assert state == replay(STORY)
+    assert (state.trials["t001"].variant, state.ended and state.ended.heard) == ("", 0)
+    assert state.of("") == state
+    assert state.of("gpt").trials == {}
+
+
+def test_a_header_of_before_forecasts_is_still_read(make_folder: MakeFolder) -> None:
+    folder = make_folder()
+    written = json.loads((folder.path / "sweep.json").read_text())
+    for later in ("examples", "left_out", "characters", "forecast"):
+        del written[later]
+    del written["spec"]["variants"], written["spec"]["budget"], written["spec"]["search"]["include"]
+    (folder.path / "sweep.json").write_text(json.dumps(written))
+    header = folder.header()
+    assert (header.characters, header.forecast, header.examples, header.left_out) == (None, {}, {}, 0)
+    assert header.spec == make_folder(sweep_id="new").header().spec
+
+
+def test_a_leg_that_was_cut_leaves_the_trial_where_it_came_to() -> None:
+    state = replay([BEGUN, CREATED, STARTED, ENDED, LegStarted("t001", 1, 1, 20), replace(CUT_SHORT, time_ms=50)])
+    state = state.after(TrialEnded("t001", "out_of_budget", "why", 51))
+    trial = state.trials["t001"]
+    assert (trial.rung, trial.pending, trial.running, trial.state) == (0, 1, False, "out_of_budget")
+    assert (trial.share, trial.tokens, trial.score) == (0.2, 400, 0.6), "of the cut, not of the rung before"
+    assert trial.trained_ms == (13 - 12) + (50 - 20)
+
+    state = state.after(replace(BEGUN, attempt=2, time_ms=100)).after(LegStarted("t001", 2, 1, 110))
+    trial = state.trials["t001"]
+    assert (trial.outcome, trial.message, trial.ended_ms) == (None, "", None), "it is open again"
+    assert (trial.share, trial.attempts, trial.trained_ms) == (0.2, (1, 2), 31)
+
+    trial = state.after(replace(ENDED, attempt=2, rung=1, share=0.33, time_ms=150)).trials["t001"]
+    assert (trial.cut, trial.share, trial.rung, trial.pending, trial.trained_ms) == (None, 0.33, 1, None, 71)
+
+
+def test_training_of_an_attempt_that_died_counts_to_the_last_event() -> None:
+    state = replay([BEGUN, CREATED, replace(CREATED, trial="t002", number=2), STARTED, LegStarted("t002", 1, 0, 20)])
+    state = state.after(replace(ENDED, trial="t002", time_ms=60)).after(replace(BEGUN, attempt=2, time_ms=9_000))
+    assert [trial.trained_ms for trial in state.trials.values()] == [60 - 12, 60 - 20]
+    assert state.after(replace(BEGUN, attempt=3, time_ms=9_500)).trials == state.trials, "once"
+
+
 def test_a_new_attempt_stops_what_ran_and_keeps_where_it_was_sent() -> None:
     again = replace(BEGUN, attempt=2, time_ms=50, host="node-2")
     state = replay([BEGUN, CREATED, STARTED, AttemptEnded(1, "lost", "gone", 20), again])
