@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from tuneyard_pipelines import checkpoints, control, sweep
 from tuneyard_pipelines.control import Add, Extend, Resume, Retry, Stop
 from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.leg import Leg
+from tuneyard_pipelines.spec import Point
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
@@ -31,8 +34,6 @@ class Asks(pl.Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
         if trainer.global_step == 3:
-            from pathlib import Path
-
             control.ask(SweepFolder(Path(self.leg.folder)), [self.request])
 
 
@@ -41,16 +42,11 @@ class Fails(pl.Callback):
         raise RuntimeError("not today")
 
 
-def stop_in_the_first(leg: Leg) -> Sequence[pl.Callback]:
-    return [Asks(leg, Stop(1))] if leg.trial == "t001" and leg.attempt == 1 else []
-
-
-def extend_in_the_first(leg: Leg) -> Sequence[pl.Callback]:
-    return [Asks(leg, Extend(2, 1))] if leg.trial == "t001" else []
-
-
-def fail_the_first(leg: Leg) -> Sequence[pl.Callback]:
-    return [Fails()] if leg.trial == "t001" and leg.attempt == 1 else []
+def one_fails_one_stops(leg: Leg) -> Sequence[pl.Callback]:
+    """First t001 fails and t002 asks for a stop; in the second attempt t002 asks for one trial more."""
+    if leg.attempt == 1:
+        return [Fails()] if leg.trial == "t001" else [Asks(leg, Stop(1))]
+    return [Asks(leg, Extend(1, 3))] if leg.trial == "t002" and leg.attempt == 2 else []
 
 
 def ended(state: SweepState) -> tuple[str, str]:
@@ -89,67 +85,71 @@ def test_s10_without_any_validation_there_is_no_result_and_it_says_so(run: Run) 
     assert state.scored is None
 
 
-def test_a_stopped_sweep_keeps_its_best_and_goes_on_when_it_is_asked_to(
-    run: Run, client: MlflowClient, mlflow_uri: str
-) -> None:
-    spec = tiny(training__max_steps=400, search__trials=2, search__algorithm="random", register={"name": "stopped"})
-    folder, state = run(spec, stop_in_the_first)
+@dataclass(frozen=True)
+class Story:
+    """One sweep after each of three attempts, and the point that was added for the last."""
+
+    folder: SweepFolder
+    stopped: SweepState
+    resumed: SweepState
+    added: SweepState
+    point: Point
+
+
+@pytest.fixture(scope="module")
+def story(run: Run) -> Story:
+    spec = tiny(
+        training__max_steps=300,
+        search__trials=2,
+        search__algorithm="random",
+        search__retries=0,
+        search__max_concurrent_trials=1,
+        register={"name": "asked"},
+    )
+    folder, stopped = run(spec, one_fails_one_stops)
+    control.ask(folder, [Resume(2), Retry(sweep.now_ms())])
+    resumed = sweep.drive(folder, one_fails_one_stops)
+    points = [{"model.num_heads": heads, "model.sequence_length": length} for heads in (1, 2) for length in (24, 48)]
+    point = next(point for point in points if point not in [trial.point for trial in resumed.trials.values()])
+    control.ask(folder, [Add(point, "", 5)])
+    return Story(folder, stopped, resumed, sweep.drive(folder), point)
+
+
+def test_a_stopped_sweep_is_finished_with_the_best_it_had(story: Story, client: MlflowClient) -> None:
+    state = story.stopped
     assert ended(state) == ("finished", "stopped by its user")
     assert state.ended is not None
     assert state.ended.heard == 1
-    assert state.trials["t001"].outcome == "cancelled"
-    assert state.trials["t001"].cut is not None
+    assert [trial.outcome for trial in state.trials.values()] == ["error", "cancelled"]
+    assert state.trials["t002"].cut is not None, "it was evaluated once more"
     assert state.scored is not None
-    assert state.registered is not None
-    assert client.get_model_version("stopped", "1").tags["tuneyard.trial_id"] == state.scored.trial
+    assert state.scored.trial == "t002"
+    assert client.get_model_version("asked", "1").tags["tuneyard.trial_id"] == "t002"
 
-    control.ask(folder, [Resume(2)])
-    sweep.drive(folder)
-    state = folder.state()
+
+def test_what_was_cut_failed_or_asked_for_meanwhile_is_run(story: Story) -> None:
+    state = story.resumed
     assert ended(state) == ("finished", "")
-    assert [trial.outcome for trial in state.trials.values()] == ["completed", "completed"]
-    assert [leg.step for leg in state.trials["t001"].legs] == [400], "it went on from its last evaluation"
-    assert state.scored is not None
-    runs = runs_of(mlflow_uri, folder)
-    assert {run.info.status for run in runs.values()} == {"FINISHED"}
-    history = client.get_metric_history(runs["t001"].info.run_id, "val/loss")
-    assert len({metric.step for metric in history}) == len(history)
-
-
-def test_trials_that_are_asked_for_while_it_runs_are_tried(run: Run) -> None:
-    folder, state = run(tiny(search__trials=1, search__algorithm="random"), extend_in_the_first)
-    assert ended(state) == ("finished", "")
-    assert len(state.trials) == 3
     assert state.ended is not None
-    assert state.ended.heard == 1
-
-    point = next(
-        point
-        for heads in (1, 2)
-        for length in (24, 48)
-        if (point := {"model.num_heads": heads, "model.sequence_length": length})
-        not in [trial.point for trial in state.trials.values()]
-    )
-    control.ask(folder, [Add(point, "", 5)])
-    again = sweep.drive(folder)
-    assert [trial.point for trial in again.trials.values()][3:] == [point]
-    assert again.trials["t004"].outcome == "completed"
-    assert [trial.attempts for trial in again.trials.values()] == [(1,), (1,), (1,), (2,)]
+    assert state.ended.heard == 4
+    assert [trial.outcome for trial in state.trials.values()] == ["completed"] * 3
+    assert [trial.attempts for trial in state.trials.values()] == [(1, 2), (1, 2), (2,)]
+    assert [leg.step for leg in state.trials["t002"].legs] == [300], "it went on from its last evaluation"
 
 
-def test_what_failed_is_tried_again_when_it_is_asked_for(run: Run, mlflow_uri: str) -> None:
-    spec = tiny(search__trials=2, search__algorithm="random", search__retries=0)
-    folder, state = run(spec, fail_the_first)
-    assert state.trials["t001"].outcome == "error"
-    sweep.drive(folder)
-    assert folder.state().trials["t001"].outcome == "error", "without being asked nothing is run again"
-    control.ask(folder, [Retry(sweep.now_ms())])
-    sweep.drive(folder)
-    state = folder.state()
-    assert [trial.outcome for trial in state.trials.values()] == ["completed", "completed"]
-    runs = runs_of(mlflow_uri, folder)
-    assert runs["t001"].info.status == "FINISHED"
-    assert runs["t001"].data.tags["tuneyard.outcome"] == "completed"
+def test_a_point_is_added_to_a_sweep_that_has_ended(story: Story, mlflow_uri: str, client: MlflowClient) -> None:
+    state = story.added
+    assert [trial.point for trial in state.trials.values()][3:] == [story.point]
+    assert [trial.attempts for trial in state.trials.values()] == [(1, 2), (1, 2), (2,), (3,)]
+    runs = runs_of(mlflow_uri, story.folder)
+    assert len(runs) == 5
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    assert {run.data.tags["tuneyard.outcome"] for name, run in runs.items() if name != "parent"} == {"completed"}
+    history = client.get_metric_history(runs["t002"].info.run_id, "val/loss")
+    assert len({metric.step for metric in history}) == len(history)
+    assert state.registered is not None
+    assert state.scored is not None
+    assert state.registered.trial == state.scored.trial == min(state.trials.values(), key=lambda t: t.score or 0).id
 
 
 def test_r18_checkpoints_never_pass_the_quota_and_the_best_are_kept(run: Run) -> None:
