@@ -60,10 +60,11 @@ class Likelihood:
         """`loss` in nats a token, `perplexity` = e^loss (NaN where it is too large for a float), `accuracy` in 0..1."""
         loss = self.nll / self.tokens if self.tokens else math.nan
         accuracy = self.correct / self.tokens if self.tokens else math.nan
-        return {"loss": loss, "perplexity": _exp(loss), "accuracy": accuracy}
+        return {"loss": loss, "perplexity": perplexity(loss), "accuracy": accuracy}
 
 
-def _exp(loss: float) -> float:
+def perplexity(loss: float) -> float:
+    """e^loss of a mean loss in nats a token; NaN where it is too large for a float."""
     try:
         return math.exp(loss)
     except OverflowError:

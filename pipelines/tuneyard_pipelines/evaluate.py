@@ -15,7 +15,7 @@ import torch
 from sacrebleu.metrics import BLEU, CHRF
 
 from tuneyard_modules.decoding import greedy
-from tuneyard_modules.likelihood import next_token_scores
+from tuneyard_modules.likelihood import next_token_scores, perplexity
 from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder
 from tuneyard_modules.translation import TranslationBatch, bleu_tokenizer
 from tuneyard_pipelines import evidence
@@ -35,9 +35,12 @@ def score_test(
     prepared: PreparedData,
     encoded: EncodedData,
     folder: Path,
+    model: str = "",
     alive: Alive = lambda: None,
 ) -> Evidence:
-    """Score `network` on the whole test split and write the evidence to `folder`. `alive` is called after each batch.
+    """Score `network` on the whole test split and write the evidence to `folder`.
+
+    `model` is the digest of what is scored; `alive` is called after each batch.
 
     Metrics are named test/...: accuracy in 0..1, loss in nats a token; of translation exact_match in 0..1, bleu and
     chrf in 0..100; of language modeling perplexity and bits_per_byte. Nothing is left out for its length: what
@@ -45,8 +48,8 @@ def score_test(
     """
     network.eval()
     if isinstance(network, DecoderOnly):
-        return _score_language(network, config, prepared, encoded, folder, alive)
-    return _score_translation(network, config, prepared, encoded, folder, alive)
+        return _score_language(network, config, prepared, encoded, folder, model, alive)
+    return _score_translation(network, config, prepared, encoded, folder, model, alive)
 
 
 def _score_language(
@@ -55,6 +58,7 @@ def _score_language(
     prepared: PreparedData,
     encoded: EncodedData,
     folder: Path,
+    model: str,
     alive: Alive,
 ) -> Evidence:
     """Sliding windows as on validation: every token once, the end of each document included."""
@@ -76,7 +80,7 @@ def _score_language(
     metrics = {
         "test/bits_per_byte": (float(nll_N.sum()) / math.log(2.0) + extra_bits) / sum(text_bytes),
         "test/loss": loss,
-        "test/perplexity": math.exp(min(loss, 700.0)),
+        "test/perplexity": perplexity(loss),
         "test/accuracy": float(correct_N.mean()),
     }
     rows: dict[str, Sequence[Any]] = {
@@ -95,6 +99,7 @@ def _score_language(
         metrics=metrics,
         cut_off=0,
         test_fingerprint=prepared.test_fingerprint,
+        model=model,
         metric_signature=language_signature(),
         decoding={"method": "sliding window", "sequence_length": length, "stride": stride},
     )
@@ -117,6 +122,7 @@ def _score_translation(
     prepared: PreparedData,
     encoded: EncodedData,
     folder: Path,
+    model: str,
     alive: Alive,
 ) -> Evidence:
     """Greedy decoding of every source, and the likelihood of every reference."""
@@ -165,6 +171,7 @@ def _score_translation(
         metrics=metrics,
         cut_off=cut,
         test_fingerprint=prepared.test_fingerprint,
+        model=model,
         metric_signature=metric_signature(bleu, chrf),
         decoding={"method": "greedy", "max_length": length},
     )

@@ -33,7 +33,7 @@ TABLE, SUMMARY = "test.parquet", "evidence.json"
 
 @dataclass(frozen=True)
 class Evidence:
-    """The head of a table of scored examples. Values of `metrics` are those of the whole split."""
+    """The head of a table of scored examples. Values of `metrics` are those of the whole split, `model` the digest."""
 
     metrics: Mapping[str, float]
     examples: int
@@ -42,6 +42,7 @@ class Evidence:
     metric_signature: Mapping[str, str]
     decoding: Mapping[str, Any]
     digest: str
+    model: str = ""
     schema_version: int = SCHEMA_VERSION
 
 

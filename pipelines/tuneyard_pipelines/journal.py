@@ -2,7 +2,9 @@
 
     sweep.json            what was accepted: spec, data, tracking server, versions        written once
     trials.jsonl          events, appended and synced by the driver                       `Event` below
-    control.jsonl         what people ask of it                                           `control.py`
+    control.jsonl         what people ask of it; finish.aN: attempt N comes to its end    `control.py`
+    report/               what came of it                                                 `report/`
+    outage.json, shipped  since when MLflow fails, and up to which attempt it knows all   `tracking.py`
     lease                 who drives, which attempt, when it was last seen                `lease.py`
     driver.log
     trials/ID/aN/         what the trial's process wrote under attempt N of the driver
@@ -155,7 +157,8 @@ class TrialEnded:
 class WinnerScored:
     """The best trial's metrics on the test split, computed once, and its packaged model.
 
-    `evidence` and `model` are the digests of the per-example table and of the model's manifest.
+    `evidence` and `model` are the digests of the per-example table and of the model's manifest; `score` is the
+    validation score of the checkpoint that was taken.
     """
 
     trial: str
@@ -163,6 +166,7 @@ class WinnerScored:
     evidence: str
     model: str
     time_ms: int
+    score: float | None = None
 
 
 @dataclass(frozen=True)
@@ -172,13 +176,14 @@ class WinnerRegistered:
     version: int
     candidate: str
     time_ms: int
+    model: str = ""
 
 
 @dataclass(frozen=True)
 class AttemptEnded:
     """`state`: finished (all that was asked is done), failed (nothing to choose), interrupted, lost (found dead).
 
-    `heard`: how many requests of `control.jsonl` it has followed.
+    `heard`: how many requests of `control.jsonl` it has followed; `early`: it came to its end before all was done.
     """
 
     attempt: int
@@ -186,6 +191,7 @@ class AttemptEnded:
     message: str
     time_ms: int
     heard: int = 0
+    early: bool = False
 
 
 Event = (
@@ -299,7 +305,10 @@ class SweepState:
         """The state once `event` has happened; pure. An event of a trial whose creation was lost changes nothing."""
         if not isinstance(event, AttemptStarted | AttemptEnded | TrialCreated) and event.trial not in self.trials:
             return self
-        return replace(self._after(event), last_ms=max(self.last_ms, event.time_ms))
+        lost = (
+            isinstance(event, AttemptEnded) and event.state == "lost"
+        )  # written when somebody looked, not when it fell
+        return replace(self._after(event), last_ms=self.last_ms if lost else max(self.last_ms, event.time_ms))
 
     def _after(self, event: Event) -> SweepState:
         match event:

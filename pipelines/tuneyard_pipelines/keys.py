@@ -393,7 +393,7 @@ class Variant(Part):
 
 def _set_only(part: Part, written: dict[str, Any]) -> dict[str, Any]:
     kept = {}
-    for name in part.model_fields_set & written.keys():
+    for name in (name for name in written if name in part.model_fields_set):
         inner = getattr(part, name)
         kept[name] = _set_only(inner, written[name]) if isinstance(inner, Part) else written[name]
     return kept

@@ -268,7 +268,7 @@ def _variant(name: str, spec: SweepSpec, machine: Machine) -> VariantPlan:
         smallest=models[0] if models else None,
         largest=models[-1] if models else None,
         training_s=training_s,
-        problems=(*_problems(spec, space, survey), *_unfit(space, machine), *_too_large(spec, models, machine)),
+        problems=(*_problems(spec, space, survey), *_unfit(space, machine), *_too_large(spec, costs, machine)),
     )
 
 
@@ -302,16 +302,20 @@ def _unfit(space: Space, machine: Machine) -> Iterator[str]:
             yield f"search.include: {error}; take that point out, or relax the constraint"
 
 
-def _too_large(spec: SweepSpec, models: list[Model], machine: Machine) -> Iterator[str]:
-    """Says where even the smallest model does not fit the machine or its share of it."""
-    if not models:
+def _too_large(spec: SweepSpec, costs: list[_Weighed], machine: Machine) -> Iterator[str]:
+    """Says where no point can fit: weights, gradients and AdamW's moments alone are more than there is."""
+    if not costs:
         return
-    needed = models[0].memory_bytes
-    if machine.memory_bytes is not None and needed > machine.memory_bytes:
-        yield (
-            f"does not fit here: the smallest model needs about {_gib(needed)} to train, and this machine has "
-            f"{_gib(machine.memory_bytes)}; make d_model, num_layers, batch_tokens or sequence_length smaller"
-        )
+    least_bytes = min(weighed.cost["parameters"] for weighed in costs) * cost.STATE_FLOATS * cost.FLOAT_BYTES
+    limits = [("this machine has", machine.memory_bytes)]
+    if not spec.resources.gpus_per_worker:
+        limits.append(("resources.memory_per_worker is", spec.resources.memory_per_worker_bytes))
+    for what, there_bytes in limits:
+        if there_bytes is not None and least_bytes > there_bytes:
+            yield (
+                f"does not fit here: the smallest model needs {_gib(least_bytes)} for its weights and their training "
+                f"alone, and {what} {_gib(there_bytes)}; make d_model or num_layers smaller, or give it more"
+            )
 
 
 def _gib(amount_bytes: int) -> str:

@@ -101,12 +101,18 @@ def best_so_far(trials: Mapping[str, TrialState], mode: Mode) -> TrialState | No
 
 
 def standings(trials: Iterable[TrialState], rungs: Mapping[str, Sequence[float]], mode: Mode) -> list[TrialState]:
-    """All trials, best first: by the highest rung they reached (`rungs` by variant), then by score, then by number."""
+    """All trials, best first: by the highest rung they reached (`rungs` by variant), then by score, then by number.
+
+    Those that failed come last.
+    """
 
     def level(trial: TrialState) -> float:
         return 0.0 if trial.rung is None else rungs[trial.variant][trial.rung]
 
-    return sorted(trials, key=lambda trial: (-level(trial), _cost(trial.score, mode), trial.number))
+    def order(trial: TrialState) -> tuple[bool, float, float, int]:
+        return trial.outcome in FAILURES, -level(trial), _cost(trial.score, mode), trial.number
+
+    return sorted(trials, key=order)
 
 
 def _best(trials: Sequence[TrialState], mode: Mode) -> TrialState | None:

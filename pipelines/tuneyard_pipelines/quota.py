@@ -33,7 +33,8 @@ def room(folder: SweepFolder, spec: SweepSpec, needed_bytes: int) -> Iterator[No
     with (folder.path / "checkpoints.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         used_bytes = _used_bytes(folder.path, "trials/*/a*/checkpoints")
-        for trial in _going(folder.state(), spec):
+        going = _going(folder.state(), spec) if used_bytes + needed_bytes > limit_bytes else []
+        for trial in going:
             if used_bytes + needed_bytes <= limit_bytes:
                 break
             used_bytes -= _used_bytes(folder.trial(trial.id), "a*/checkpoints")

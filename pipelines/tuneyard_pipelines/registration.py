@@ -21,7 +21,7 @@ from mlflow.models import Model
 from tuneyard_pipelines import evidence, tracking
 from tuneyard_pipelines.data import PreparedData
 from tuneyard_pipelines.errors import TuneyardError
-from tuneyard_pipelines.journal import Header, Journal, TrialState, WinnerRegistered
+from tuneyard_pipelines.journal import Header, Journal, TrialState, WinnerRegistered, WinnerScored
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +40,11 @@ def register(
     name = header.spec.registration.name
     _ensure_registered_model(client, name)
     with tracking.as_default(header.tracking_uri):
-        version = _found(client, name, header.sweep_id, best.id) or _create(journal, header, best, run_id, client, name)
+        version = _found(client, name, header.sweep_id, journal.state.scored) or _create(
+            journal, header, best, run_id, client, name
+        )
     said = settle_candidate(client, name, version)
-    return WinnerRegistered(best.id, name, int(version.version), said, now_ms())
+    return WinnerRegistered(best.id, name, int(version.version), said, now_ms(), version.tags["tuneyard.digest"])
 
 
 def settle_candidate(client: MlflowClient, name: str, new: ModelVersion) -> str:
@@ -87,7 +89,7 @@ def _create(
     found = evidence.read(folder.evidence(best.id))
     if found is None:
         raise TuneyardError(f"{folder.evidence(best.id)}: the evidence is gone or damaged; it cannot be registered")
-    model = _logged(client, run_id) or _log(journal, header, best, run_id, client)
+    model = _logged(client, run_id, scored.model) or _log(journal, header, best, run_id, client)
     tags = {
         "tuneyard.sweep_id": header.sweep_id,
         "tuneyard.trial_id": best.id,
@@ -112,8 +114,8 @@ def _create(
     )
 
 
-def _logged(client: MlflowClient, run_id: str) -> LoggedModel | None:
-    """The whole model that an interrupted registration left at this run; what it left unfinished is deleted."""
+def _logged(client: MlflowClient, run_id: str, digest: str) -> LoggedModel | None:
+    """This model, where an interrupted registration left it whole at its run; what it left unfinished is deleted."""
     mine: list[LoggedModel] = []
     token = None
     while True:
@@ -125,16 +127,22 @@ def _logged(client: MlflowClient, run_id: str) -> LoggedModel | None:
     for model in mine:
         if model.status != LoggedModelStatus.READY:
             client.delete_logged_model(model.model_id)
-    return next((model for model in mine if model.status == LoggedModelStatus.READY), None)
+    whole = (model for model in mine if model.status == LoggedModelStatus.READY)
+    return next((model for model in whole if model.tags.get("tuneyard.digest") == digest), None)
 
 
 def _log(journal: Journal, header: Header, best: TrialState, run_id: str, client: MlflowClient) -> LoggedModel:
+    assert journal.state.scored is not None
     run = client.get_run(run_id)
     prepared = PreparedData.open(header.data)
     example = prepared.split("test")[0][prepared.columns[0]][:EXAMPLE_CHARACTERS]
     # Made by hand: `Model.log` alone would put it into whichever experiment is active in this process.
     model = client.create_logged_model(
-        run.info.experiment_id, name="model", source_run_id=run_id, params=dict(run.data.params)
+        run.info.experiment_id,
+        name="model",
+        source_run_id=run_id,
+        params=dict(run.data.params),
+        tags={"tuneyard.digest": journal.state.scored.model},
     )
     Model.log(
         artifact_path=None,
@@ -165,8 +173,9 @@ def _ensure_registered_model(client: MlflowClient, name: str) -> None:
             raise
 
 
-def _found(client: MlflowClient, name: str, sweep_id: str, trial: str) -> ModelVersion | None:
-    mine = {"tuneyard.sweep_id": sweep_id, "tuneyard.trial_id": trial}
+def _found(client: MlflowClient, name: str, sweep_id: str, scored: WinnerScored | None) -> ModelVersion | None:
+    assert scored is not None
+    mine = {"tuneyard.sweep_id": sweep_id, "tuneyard.trial_id": scored.trial, "tuneyard.digest": scored.model}
     return next((v for v in _versions(client, name) if mine.items() <= v.tags.items()), None)
 
 

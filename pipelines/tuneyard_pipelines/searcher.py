@@ -136,7 +136,8 @@ class LegSearcher(Searcher):
         waiting = False
         for name in sorted(self._families, key=lambda name: promotion.spent(states[name], asked[name])):
             family = self._families[name]
-            step = promotion.next_leg(states[name], asked[name], exhausted=family.exhausted)
+            exhausted = family.exhausted and _added(family.space, name, states[name], wishes) is None
+            step = promotion.next_leg(states[name], asked[name], exhausted=exhausted)
             if step is Else.NEW:
                 step = self._new_trial(name, states[name], asked[name], wishes)
             if isinstance(step, Go):

@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -128,21 +129,21 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
                 )
             )
             shipper = tracking.Shipper(folder, client)
-            end: tuple[str, str, int] = ("failed", "the driver was ended", 0)
+            end = _End("failed", "the driver was ended")
             try:
                 with _Signals() as signals:
                     end = _attempt(journal, header, callbacks, shipper, signals)
             except KeyboardInterrupt:
                 end = _interrupted(header)
             except (TuneyardError, OSError) as cause:
-                end = ("failed", str(cause), 0)
+                end = _End("failed", str(cause))
                 raise
             except Exception as cause:
                 log.exception("the driver failed")
-                end = ("failed", f"{_reason(cause)}; more in {folder.path / 'driver.log'}", 0)
-                raise TuneyardError(f"sweep {header.sweep_id}: {end[1]}; {_go_on(header)}") from cause
+                end = _End("failed", f"{_reason(cause)}; more in {folder.path / 'driver.log'}")
+                raise TuneyardError(f"sweep {header.sweep_id}: {end.message}; {_go_on(header)}") from cause
             finally:
-                _close(journal, shipper, *end)
+                _close(journal, shipper, end)
             return journal.state
     finally:
         lease.release()
@@ -173,10 +174,29 @@ def _prepare_again(header: Header) -> None:
             ) from None
 
 
+@dataclass(frozen=True)
+class _End:
+    """How an attempt ended and why, and how many requests it has followed; `early`: before all was done."""
+
+    state: str
+    message: str = ""
+    heard: int = 0
+    early: bool = False
+
+
 def _attempt(
     journal: Journal, header: Header, callbacks: MakeCallbacks | None, shipper: tracking.Shipper, signals: _Signals
-) -> tuple[str, str, int]:
-    """Train, then choose; returns how the attempt ended, why, and how many requests it followed."""
+) -> _End:
+    """Train and choose, until nothing more is asked for."""
+    while True:
+        end = _train_and_choose(journal, header, callbacks, shipper, signals)
+        if end.state != "finished" or end.early or control.wishes(journal.folder).heard <= end.heard:
+            return end
+
+
+def _train_and_choose(
+    journal: Journal, header: Header, callbacks: MakeCallbacks | None, shipper: tracking.Shipper, signals: _Signals
+) -> _End:
     spec = header.spec
     with tracking.in_background(shipper):
         searcher = _train(journal, header, callbacks, signals)
@@ -193,20 +213,22 @@ def _attempt(
         best = choose(journal.state.trials, spec.mode)
         if best is None:
             why = f"{early.reason} before any trial had a validation: no result" if early else "no trial completed"
-            return "failed", f"{why}; see more with: tuneyard sweep trials {header.sweep_id}", searcher.heard
-        if journal.state.scored is None or journal.state.scored.trial != best.id:
-            _score(journal, header, best)
+            return _End("failed", f"{why}; see more with: tuneyard sweep trials {header.sweep_id}", searcher.heard)
+        scored = journal.state.scored
+        if scored is None or scored.trial != best.id or scored.score not in (None, best.score):
+            scored = _score(journal, header, best)
+    registered = journal.state.registered
     if spec.registration is not None and (
-        journal.state.registered is None or journal.state.registered.trial != best.id
+        registered is None or registered.trial != best.id or registered.model not in ("", scored.model)
     ):
         journal.append(_register(journal, header, best, shipper))
     if early is not None:
-        return "finished", early.reason, searcher.heard
+        return _End("finished", early.reason, searcher.heard, early=True)
     if searcher.exhausted and spec.search.trials is not None:
         asked = sum(rule.trials for rule in rules(spec, control.wishes(journal.folder)).values())
         reason = f"all {len(journal.state.trials)} feasible points were tried; {asked} were asked for"
-        return "finished", reason, searcher.heard
-    return "finished", "", searcher.heard
+        return _End("finished", reason, searcher.heard)
+    return _End("finished", heard=searcher.heard)
 
 
 def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, signals: _Signals) -> LegSearcher:
@@ -288,7 +310,7 @@ def _ends_in_time(journal: Journal, header: Header, searcher: LegSearcher) -> It
         thread.join()
 
 
-def _score(journal: Journal, header: Header, best: TrialState) -> None:
+def _score(journal: Journal, header: Header, best: TrialState) -> WinnerScored:
     """Score and pack the winner in a process with a trial's resources, once."""
 
     def score(folder: str, trial: str) -> WinnerScored:
@@ -296,7 +318,7 @@ def _score(journal: Journal, header: Header, best: TrialState) -> None:
 
         quiet()
         found, model = score_and_pack(folder, trial)
-        return WinnerScored(trial, found.metrics, found.digest, model, now_ms())
+        return WinnerScored(trial, found.metrics, found.digest, model, now_ms(), best.score)
 
     resources = header.spec.resources
     task = ray.remote(score).options(
@@ -306,7 +328,7 @@ def _score(journal: Journal, header: Header, best: TrialState) -> None:
         max_retries=1,
     )
     try:
-        scored = ray.get(task.remote(str(journal.folder.path), best.id))
+        scored: WinnerScored = ray.get(task.remote(str(journal.folder.path), best.id))
     except ray.exceptions.RayTaskError as failed:  # its text is a whole remote traceback
         raise failed.cause from failed
     except ray.exceptions.RayError as failed:
@@ -314,6 +336,7 @@ def _score(journal: Journal, header: Header, best: TrialState) -> None:
         reason = words[1] if words else first_line(failed)
         raise TuneyardError(f"scoring {best.id} on the test split: {reason}; {_go_on(header)}") from failed
     journal.append(scored)
+    return scored
 
 
 def _register(journal: Journal, header: Header, best: TrialState, shipper: tracking.Shipper) -> WinnerRegistered:
@@ -332,10 +355,11 @@ def _register(journal: Journal, header: Header, best: TrialState, shipper: track
         ) from cause
 
 
-def _close(journal: Journal, shipper: tracking.Shipper, state: str, message: str, heard: int = 0) -> None:
+def _close(journal: Journal, shipper: tracking.Shipper, end: _End) -> None:
     """Write down how the attempt ended and tell MLflow; what cannot be written is left for the next look to find."""
     try:
-        journal.append(AttemptEnded(journal.state.attempt, state, message, now_ms(), heard))
+        attempt = journal.state.attempt
+        journal.append(AttemptEnded(attempt, end.state, end.message, now_ms(), end.heard, end.early))
     except (OSError, TuneyardError):
         log.exception("the end of the attempt could not be written")
         return
@@ -351,8 +375,8 @@ def _reason(cause: Exception) -> str:
     return lines[-1] if isinstance(cause, TuneError) else f"{type(cause).__name__}: {lines[0]}"
 
 
-def _interrupted(header: Header) -> tuple[str, str, int]:
-    return "interrupted", f"stopped by a signal; {_go_on(header)}", 0
+def _interrupted(header: Header) -> _End:
+    return _End("interrupted", f"stopped by a signal; {_go_on(header)}")
 
 
 def _go_on(header: Header) -> str:

@@ -158,6 +158,7 @@ class Shipper:
     def __init__(self, folder: SweepFolder, client: MlflowClient) -> None:
         self.folder, self.client = folder, client
         self.header = folder.header()
+        self._planned = plan(self.header.spec).expected_tokens
         self._tail = Tail(folder.journal)
         self._state = SweepState()
         self._runs: _Runs | None = None
@@ -192,9 +193,9 @@ class Shipper:
             except Exception as cause:  # a run that MLflow refuses must not hold up the others
                 self.client.search_experiments(max_results=1)  # no answer: it is the server, and the pass ends here
                 refused = cause
+        self._ship_parent(self._runs)
         self._ship_score(self._runs)
         self._ship_report(self._runs)
-        self._ship_parent(self._runs)
         if refused is not None:
             raise refused
 
@@ -254,7 +255,7 @@ class Shipper:
         runs.set_tag(runs.parent, "tuneyard.report", str(ended.time_ms))
 
     def _ship_parent(self, runs: _Runs) -> None:
-        text = note(self.header, self._state, runs.link)
+        text = note(self.header, self._state, runs.link, self._planned)
         if text != self._note:
             runs.set_tag(runs.parent, "mlflow.note.content", text)
             self._note = text
@@ -363,7 +364,7 @@ def attempts(state: SweepState, numbers: Sequence[int]) -> str:
     return json.dumps([{"attempt": a.attempt, "host": a.host, "versions": dict(a.versions)} for a in chosen])
 
 
-def note(header: Header, state: SweepState, link: Callable[[str], str]) -> str:
+def note(header: Header, state: SweepState, link: Callable[[str], str], planned: int | None = None) -> str:
     """The parent's note, in Markdown: the best so far, what was planned against what became of it, how to go on."""
     spec = header.spec
     lines = [spec.description, ""] if spec.description else []
@@ -384,7 +385,6 @@ def note(header: Header, state: SweepState, link: Callable[[str], str]) -> str:
         counts[trial.state] = counts.get(trial.state, 0) + 1
     asked = spec.search.trials or "all"
     lines.append(f"Trials: {asked} asked for, {len(state.trials)} created ({_counted(counts)})")
-    planned = plan(spec).expected_tokens
     trained = sum(trial.tokens for trial in state.trials.values())
     lines.append(f"Tokens trained: {trained:,}" + (f" of about {planned:,} planned" if planned else ""))
     if header.examples:
@@ -399,7 +399,7 @@ def note(header: Header, state: SweepState, link: Callable[[str], str]) -> str:
 
 def leader(header: Header, state: SweepState) -> TrialState | None:
     """The one that was scored, or before there is one, the best at the highest rung that any trial has reached."""
-    if state.scored is not None:
+    if state.scored is not None and state.ended is not None:
         return state.trials[state.scored.trial]
     best = next(iter(standings(header, state)), None)
     return best if best is not None and best.score is not None else None

@@ -81,7 +81,7 @@ def run_leg(leg: Leg, callbacks: Sequence[pl.Callback] = ()) -> LegResult:
 def score_and_pack(folder: str, trial: str) -> tuple[Evidence, str]:
     """Score a trial's best checkpoint on the test split and package it, both into its folder; gives the model's digest.
 
-    Evidence that is there already, of this very sweep, stands: the test split is looked at once.
+    Evidence that is there already, of these very weights, stands: the test split is looked at once.
     """
     place = SweepFolder(Path(folder))
     header = place.header()
@@ -95,13 +95,14 @@ def score_and_pack(folder: str, trial: str) -> tuple[Evidence, str]:
     encoded = encode(prepared, config.tokenizer)
     network = load_network(best, config, encoded.tokenizer.vocab_size)
     package.pack(place.model(trial), network, encoded.tokenizer, config)
+    model = package.digest(place.model(trial))
     found = evidence.read(place.evidence(trial))
-    if found is None:
+    if found is None or found.model not in ("", model):
         if header.spec.resources.gpus_per_worker:
             network.to("cuda")
         with _watchdog(place.scoring(trial), header) as watchdog:
-            found = score_test(network, config, prepared, encoded, place.evidence(trial), watchdog.alive)
-    return found, package.digest(place.model(trial))
+            found = score_test(network, config, prepared, encoded, place.evidence(trial), model, watchdog.alive)
+    return found, model
 
 
 def load_network(checkpoint: Checkpoint, config: TrialConfig, vocab_size: int) -> Network:
@@ -140,9 +141,15 @@ def _watchdog(folder: Path, header: Header, overdue: Callable[[], tuple[str, str
 def _overdue(folder: SweepFolder, attempt: int) -> Callable[[], tuple[str, str] | None]:
     """Outcome and reason, once a leg has not come to its end in the time that it was given to."""
 
+    heard_s: list[float] = []  # by the clock of this node, whatever that of the driver says
+
     def look() -> tuple[str, str] | None:
         told = finishing(folder, attempt)
-        if told is None or time.time() * 1000 < told.time_ms + 1000 * HARD_STOP_S:
+        if told is None:
+            return None
+        heard_s.append(time.monotonic())
+        del heard_s[1:]
+        if time.monotonic() < heard_s[0] + HARD_STOP_S:
             return None
         return told.outcome, f"{told.reason}; it had no validation within {HARD_STOP_S:.0f} s and was ended"
 
@@ -237,14 +244,18 @@ class _Run:
         return stands(self.folder, self.spec.mode)
 
     def _show(self) -> None:
-        """What the model says now, and where it looks: files for people."""
+        """What the model says now, and where it looks: files for people, without which a trial is whole, too."""
         self.module.eval()
-        rows = [
-            [text.replace("\t", " ").replace("\n", "⏎") for text in row] for row in self.objective.samples(self.module)
-        ]
-        samples = "".join("\t".join(row) + "\n" for row in rows)
-        (self.leg.attempt_folder / SAMPLES).write_text(samples, encoding="utf-8")
-        pictures.attention(self.leg.attempt_folder, self.objective.attention(self.module.network), self.leg.trial)
+        folder = self.leg.attempt_folder
+        try:
+            rows = self.objective.samples(self.module)
+            lines = ["\t".join(text.replace("\t", " ").replace("\n", "⏎") for text in row) for row in rows]
+            (folder / SAMPLES).write_text("\n".join(lines) + "\n", encoding="utf-8")
+            pictures.attention(folder, self.objective.attention(self.module.network), self.leg.trial)
+        except OSError:  # a full disk ends the attempt
+            raise
+        except Exception:
+            log.exception("samples or attention of %s cannot be shown", self.leg.trial)
 
 
 class _Marks(pl.Callback):

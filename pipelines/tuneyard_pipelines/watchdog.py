@@ -6,6 +6,7 @@ writes every thread's stack and exits. Memory is the resident set of the process
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -68,9 +69,8 @@ class Watchdog:
         looks = 0
         while not self._over.wait(self._pause_s()):
             looks += 1
-            if looks % LOOKS_A_SECOND == 0 and (why := self._overdue()) is not None:
-                (self._folder / ENDED).write_text(json.dumps(why))
-                os._exit(1)
+            if looks % LOOKS_A_SECOND == 0 and (why := self._ask_whether_overdue()) is not None:
+                self._end(ENDED, json.dumps(why))
             held = process.memory_info()
             used = held.rss - held.shared  # memory-mapped data belongs to nobody
             if used > self._memory_bytes:
@@ -79,8 +79,19 @@ class Watchdog:
                     f"({self._memory_bytes / 2**20:,.0f} MiB); raise it, or make the model, batch_tokens or "
                     "sequence_length smaller"
                 )
-                (self._folder / MEMORY).write_text(text)
-                os._exit(1)
+                self._end(MEMORY, text)
+
+    def _ask_whether_overdue(self) -> tuple[str, str] | None:
+        try:
+            return self._overdue()
+        except (OSError, ValueError):  # a shared disk that hiccups
+            return None
+
+    def _end(self, name: str, text: str) -> None:
+        """Leave the last words, if the disk takes them, and go."""
+        with contextlib.suppress(OSError):
+            (self._folder / name).write_text(text)
+        os._exit(1)
 
     def _pause_s(self) -> float:
         """Until the next look; past the moment of a dump, which may crash on a thread that runs Python meanwhile."""

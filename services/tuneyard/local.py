@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,9 @@ import psutil
 import yaml
 
 from tuneyard import registry, settings, sweeps
-from tuneyard_pipelines import control, tracking
-from tuneyard_pipelines.errors import InputError
-from tuneyard_pipelines.journal import CUT, SweepFolder, SweepState
+from tuneyard_pipelines import tracking
+from tuneyard_pipelines.errors import InputError, TuneyardError
+from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.plan import Machine, Plan, extremes, plan, runnable
 from tuneyard_pipelines.ranges import Choice
 from tuneyard_pipelines.report import TRAINING
@@ -75,19 +76,11 @@ def resume_sweep(folder: SweepFolder, *, announce: Announce = lambda folder: Non
     """Go on with what is unfinished or was asked for meanwhile; a sweep of which nothing is left stays as it is."""
     from tuneyard_pipelines import sweep
 
-    if not unfinished(folder):
+    if not sweeps.unfinished(folder):
         tracking.reconcile(folder, sweep.now_ms())
         return folder.state()
     announce(folder)
     return sweep.drive(folder)
-
-
-def unfinished(folder: SweepFolder) -> bool:
-    """Whether there is something to go on with: an attempt that did not finish, a request, trials that were cut."""
-    state, asked = folder.state(), control.wishes(folder)
-    if state.ended is None or state.ended.state != "finished" or asked.heard > state.ended.heard:
-        return True
-    return any(trial.outcome in CUT for trial in state.trials.values())
 
 
 def plan_sweep(spec: SweepSpec, *, home: Path | None = None, calibrate: bool = True) -> Plan:
@@ -115,22 +108,28 @@ def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:
     memory_bytes = psutil.virtual_memory().total
     cores = os.cpu_count() or 1
     slots = max(1, min(cores // resources.cpus_per_worker, memory_bytes // resources.memory_per_worker_bytes))
+    if resources.gpus_per_worker:
+        slots = 1  # how many GPUs there are is not known here
     machine = Machine(
         characters=characters,
         exact=exact,
         slots=min(slots, spec.search.max_concurrent_trials or slots),
-        memory_bytes=memory_bytes,
+        memory_bytes=None if os.environ.get("RAY_ADDRESS") else memory_bytes,  # trials may run elsewhere
     )
     if not calibrate or plan(spec, machine).problems:
         return machine
     from tuneyard_pipelines import calibration
 
-    speed = calibration.measure(
-        [(config, size) for config, size in extremes(spec, machine)],
-        threads=resources.cpus_per_worker,
-        gpus=resources.gpus_per_worker,
-        folder=home / "speed",
-    )
+    try:
+        speed = calibration.measure(
+            extremes(spec, machine),
+            threads=resources.cpus_per_worker,
+            gpus=resources.gpus_per_worker,
+            folder=home / "speed",
+        )
+    except TuneyardError as cause:  # a forecast is nothing to fail for
+        print(f"warning: no forecast of the time: {cause}", file=sys.stderr)
+        return machine
     return replace(machine, speed=speed)
 
 

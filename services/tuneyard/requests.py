@@ -13,9 +13,14 @@ if TYPE_CHECKING:
     from tuneyard_pipelines.journal import SweepFolder
 
 
-def stop() -> list[Request]:
-    from tuneyard_pipelines.control import Stop
+def stop(folder: SweepFolder) -> list[Request]:
+    """Raises InputError for a sweep that has ended."""
+    from tuneyard.sweeps import unfinished
+    from tuneyard_pipelines.control import Stop, wishes
 
+    ended = folder.state().ended
+    if (wishes(folder).stopped and ended is not None) or not unfinished(folder):
+        raise InputError(f"sweep {folder.sweep_id} has ended; see it with: tuneyard sweep show {folder.sweep_id}")
     return [Stop(_now_ms())]
 
 
@@ -27,7 +32,7 @@ def resume(folder: SweepFolder) -> list[Request]:
 
 
 def extend(folder: SweepFolder, trials: int) -> list[Request]:
-    """Raises InputError for a number that the variants cannot share equally, or that no point is left for."""
+    """Raises InputError for a number that the variants cannot share equally, and for a sweep of a whole grid."""
     from tuneyard_pipelines.control import Extend
 
     spec = folder.header().spec

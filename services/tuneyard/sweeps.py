@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tuneyard.settings import is_default, without_passwords
-from tuneyard_pipelines import lease, tracking
+from tuneyard_pipelines import control, lease, tracking
 from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.journal import FAILURES, Header, SweepFolder, SweepState, TrialState
 from tuneyard_pipelines.plan import plan
@@ -166,7 +166,7 @@ def look(folder: SweepFolder) -> View:
         report=str(folder.report / "report.html") if (folder.report / "report.html").exists() else "",
         tracking_uri=without_passwords(header.tracking_uri),
         leaderboard=tuple(_row(trial, header, state) for trial in tracking.standings(header, state)),
-        asked=header.spec.search.trials,
+        asked=asked(header, folder),
         test=dict(state.scored.metrics) if state.scored else {},
         scored=state.scored.trial if state.scored else None,
         model=f"{state.registered.name} version {state.registered.version}" if state.registered else None,
@@ -201,9 +201,25 @@ def _created_ms(folder: SweepFolder) -> int:
         return 0
 
 
+def asked(header: Header, folder: SweepFolder) -> int | None:
+    """How many trials were asked for in all; None for every point of a grid."""
+    if header.spec.search.trials is None:
+        return None
+    wishes = control.wishes(folder)
+    return header.spec.search.trials + wishes.more + len(wishes.added)
+
+
+def unfinished(folder: SweepFolder) -> bool:
+    """Whether there is something to go on with: an attempt that did not finish, or ended early, or a new request."""
+    state = folder.state()
+    if state.ended is None or state.ended.state != "finished" or state.ended.early:
+        return True
+    return control.wishes(folder).heard > state.ended.heard
+
+
 def _resumable(folder: SweepFolder, header: Header, state: SweepState) -> bool:
-    """Whether `resume` would do anything: not while it runs, after its end, or when every trial failed for good."""
-    if _sweep_state(folder, state) in ("running", "finished"):
+    """Whether `resume` would do anything: not while it runs, or when every trial failed for good."""
+    if _sweep_state(folder, state) == "running" or not unfinished(folder):
         return False
     failed = [trial for trial in state.trials.values() if trial.outcome in FAILURES]
     return len(failed) < max(len(state.trials), plan(header.spec).trials)

@@ -14,7 +14,7 @@ import ray
 from mlflow import MlflowClient
 from tiny_sweep import runs_of, tiny
 
-from tuneyard_pipelines import checkpoints, control, sweep
+from tuneyard_pipelines import checkpoints, control, evidence, sweep
 from tuneyard_pipelines.control import Add, Extend, Resume, Retry, Stop
 from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.leg import Leg
@@ -149,6 +149,11 @@ def test_a_point_is_added_to_a_sweep_that_has_ended(story: Story, mlflow_uri: st
     assert len({metric.step for metric in history}) == len(history)
     assert state.registered is not None
     assert state.scored is not None
+    found = evidence.read(story.folder.evidence(state.scored.trial))
+    assert found is not None
+    assert found.model == state.scored.model == state.registered.model, (
+        "of these very weights, not of those at the stop"
+    )
     assert state.registered.trial == state.scored.trial == min(state.trials.values(), key=lambda t: t.score or 0).id
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tuneyard_pipelines import cost
 from tuneyard_pipelines.catalog import GUESSED_CHARACTERS, vocab_size
-from tuneyard_pipelines.journal import AttemptStarted, Header, SweepFolder, SweepState, Tail, TrialState
+from tuneyard_pipelines.journal import AttemptEnded, AttemptStarted, Header, SweepFolder, SweepState, Tail, TrialState
 from tuneyard_pipelines.metrics import MetricReader
 from tuneyard_pipelines.report.trials import CurvePoint, Sweep, Trial
 
@@ -108,5 +108,6 @@ def _wall_s(folder: SweepFolder) -> float:
         if isinstance(event, AttemptStarted):
             wall_s += (last_ms - started_ms) / 1000 if started_ms is not None else 0.0
             started_ms = event.time_ms
-        last_ms = max(last_ms, event.time_ms)
+        if not (isinstance(event, AttemptEnded) and event.state == "lost"):  # written when somebody looked
+            last_ms = max(last_ms, event.time_ms)
     return wall_s + ((last_ms - started_ms) / 1000 if started_ms is not None else 0.0)

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tuneyard_pipelines.catalog import Mode
-from tuneyard_pipelines.journal import FAILURES
+from tuneyard_pipelines.journal import FAILURES, FULL
 from tuneyard_pipelines.ranges import Scalar
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-FULL_SHARE = 0.999
 CurvePoint = tuple[int, float, float]  # step, tokens, value
 
 
@@ -53,7 +52,7 @@ class Trial:
     @property
     def full(self) -> bool:
         """Whether it had its whole budget."""
-        return self.share >= FULL_SHARE
+        return self.share >= FULL
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class Comparison:
     @property
     def place(self) -> str:
         """`the full budget` or `11 % of the budget`."""
-        return "the full budget" if self.share >= FULL_SHARE else f"{100 * self.share:.2g} % of the budget"
+        return "the full budget" if self.share >= FULL else f"{100 * self.share:.2g} % of the budget"
 
 
 def cost(score: float | None, mode: Mode) -> float:

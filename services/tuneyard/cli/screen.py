@@ -104,9 +104,9 @@ class Progress:
         best = tracking.leader(self.header, state)
         if state.ended is not None or best is None or ended < max(self._trials, len(state.trials)):
             return ""
-        if state.scored is None:
+        if state.scored is None or state.scored.trial != best.id:
             return f"scoring {best.id} on the test split ..."
-        if registration and state.registered is None:
+        if registration and (state.registered is None or state.registered.trial != best.id):
             return f"registering {registration.name} ..."
         return "sending the rest to MLflow ..."
 

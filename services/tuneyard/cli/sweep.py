@@ -73,7 +73,8 @@ def resume(sweep_id: Id) -> None:
 @app.command()
 def stop(sweep_id: Id) -> None:
     """Finish now: what trains is validated once more, the best so far is scored and registered."""
-    _ask(_find(sweep_id), requests.stop())
+    folder = _find(sweep_id)
+    _ask(folder, requests.stop(folder))
 
 
 @app.command()

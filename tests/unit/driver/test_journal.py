@@ -150,6 +150,14 @@ def test_every_event_is_read_back(tmp_path: Path) -> None:
     assert list(Tail(journal.folder.journal).events()) == list(STORY)
 
 
+def test_a_driver_that_fell_trained_up_to_its_last_word_and_not_until_somebody_looked() -> None:
+    lost = AttemptEnded(1, "lost", "the driver is gone", 900_000)
+    state = replay([*STORY[:3], lost, AttemptStarted(2, 1_000_000, "node-1", {}, {})])
+    assert state.trials["t001"].trained_ms == 0
+    state = replay([*STORY[:5], lost, AttemptStarted(2, 1_000_000, "node-1", {}, {})])
+    assert state.trials["t001"].trained_ms < 20
+
+
 def test_a_story_gives_its_states() -> None:
     state = replay(STORY[:2])
     assert (state.attempt, state.started_ms, state.ended) == (1, 10, None)
