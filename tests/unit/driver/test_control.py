@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,7 @@ from tuneyard_pipelines.journal import SweepFolder
 folder, number = SweepFolder(Path(sys.argv[1])), int(sys.argv[2])
 sys.stdin.readline()
 for turn in range(40):
-    ask(folder, [Extend(1, turn), Add({"model.num_heads": number, "model.num_layers": turn}, "x" * 3000, turn)])
+    ask(folder, [Extend(1, turn), Add({"model.num_heads": number, "model.num_layers": turn}, "x" * 30_000, turn)])
 """
 
 requests: st.SearchStrategy[Request] = st.one_of(
@@ -120,6 +122,7 @@ def test_a_torn_line_does_not_spoil_the_next(tmp_path: Path) -> None:
 
 
 def test_what_several_processes_ask_at_once_survives_whole(tmp_path: Path) -> None:
+    """Each request is larger than the buffer of a file, so that it takes several writes."""
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITE, str(tmp_path), str(number)], stdin=subprocess.PIPE)
         for number in range(4)
@@ -137,7 +140,20 @@ def test_what_several_processes_ask_at_once_survives_whole(tmp_path: Path) -> No
     for number in range(4):
         mine = [point["model.num_layers"] for _, point in asked.added if point["model.num_heads"] == number]
         assert mine == list(range(40)), "those of one process in their order"
-    assert all(json.loads(line)["ask"] for line in folder.control.read_text().splitlines())
+    kinds = [json.loads(line)["ask"] for line in folder.control.read_text().splitlines()]
+    assert kinds == ["extend", "add"] * 160, "what is asked together stays together"
+
+
+def test_who_asks_waits_for_who_is_writing(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path)
+    asking = threading.Thread(target=control.ask, args=(folder, [Extend(1, 1)]))
+    with folder.control.open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        asking.start()
+        asking.join(0.2)
+        assert wishes(folder).heard == 0
+    asking.join()
+    assert wishes(folder).heard == 1
 
 
 def test_the_end_of_an_attempt_is_told_to_its_own_trials(tmp_path: Path) -> None:

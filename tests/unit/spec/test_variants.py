@@ -8,6 +8,7 @@ import pickle
 import jsonschema
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from tuneyard_pipelines import spec
 from tuneyard_pipelines.ranges import Choice, LogUniform
@@ -166,6 +167,14 @@ def test_variants_are_at_most_fifty():
 def test_what_the_spec_has_wrong_for_every_variant_is_told_once():
     [line] = refused("search.metric=val/bits_per_byte", "variants={a: {}, b: {}, c: {}}")
     assert "which is not measured in translation" in line
+    plain = {
+        **yaml.safe_load(TWO),
+        "variants": {"a": {}, "b": {}},
+        "search": {"metric": "val/bits_per_byte", "trials": 2},
+    }
+    with pytest.raises(ValidationError) as caught:
+        SweepSpec.model_validate(plain)
+    assert str(caught.value).count("which is not measured") == 1
 
 
 def test_each_variant_has_a_budget_of_its_own():
