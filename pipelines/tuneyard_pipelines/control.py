@@ -152,5 +152,8 @@ def _request(record: dict[str, Any]) -> Request | None:
     kind = _REQUESTS.get(str(record.pop("ask", "")))
     if kind is None or {f.name for f in fields(kind)} != record.keys():
         return None
+    takes: dict[str, type] = {"trials": int, "point": dict, "variant": str, "time_ms": int}
+    if any(type(value) is not takes[name] for name, value in record.items()) or record.get("trials", 1) < 1:
+        return None
     request: Request = kind(**record)
     return request

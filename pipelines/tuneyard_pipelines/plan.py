@@ -310,6 +310,13 @@ def _too_large(spec: SweepSpec, costs: list[_Weighed], machine: Machine) -> Iter
     limits = [("this machine has", machine.memory_bytes)]
     if not spec.resources.gpus_per_worker:
         limits.append(("resources.memory_per_worker is", spec.resources.memory_per_worker_bytes))
+    quota_bytes = spec.budget.checkpoint_limit_bytes
+    state_bytes = least_bytes * 3 // cost.STATE_FLOATS  # a checkpoint holds no gradients
+    if quota_bytes is not None and state_bytes > quota_bytes:
+        yield (
+            f"budget.checkpoint_bytes: {spec.budget.checkpoint_bytes} holds not one checkpoint of the smallest model, "
+            f"{_gib(state_bytes)}; raise it"
+        )
     for what, there_bytes in limits:
         if there_bytes is not None and least_bytes > there_bytes:
             yield (

@@ -303,7 +303,10 @@ def asha_rungs(min_share: float, reduction_factor: int) -> tuple[float, ...]:
 
 def _overlaid(part: Part, over: Part) -> Part:
     """`part` with every key that is set in `over`."""
-    return part.model_copy(update={key: getattr(over, key) for key in over.model_fields_set})
+    given = {key: getattr(over, key) for key in over.model_fields_set}
+    if "type" in given and "vocab_size" not in given:  # that of another kind of tokenizer
+        given["vocab_size"] = Tokenizer.model_fields["vocab_size"].default
+    return part.model_copy(update=given)
 
 
 def _standard(schema: Any) -> Any:

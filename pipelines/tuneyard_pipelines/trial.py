@@ -151,7 +151,7 @@ def _overdue(folder: SweepFolder, attempt: int) -> Callable[[], tuple[str, str] 
         del heard_s[1:]
         if time.monotonic() < heard_s[0] + HARD_STOP_S:
             return None
-        return told.outcome, f"{told.reason}; it had no validation within {HARD_STOP_S:.0f} s and was ended"
+        return told.outcome, f"{told.reason}; it did not come to its end within {HARD_STOP_S:.0f} s"
 
     return look
 

@@ -85,7 +85,7 @@ def predict(
     mlflow: Mlflow = None,
     as_json: Json = False,
 ) -> None:
-    """What the model makes of each text, one line each."""
+    """What the model makes of each text, one line each: a line end in it is shown as \\n; --json is exact."""
     given = [_whole(text) for text in texts] if texts else _stdin()
     from tuneyard.local import load_model
 
@@ -98,7 +98,11 @@ def predict(
         )
     else:
         for text, prediction in zip(given, predictions, strict=True):
-            print(f"{text}\t{prediction}" if texts else prediction)
+            print(f"{_one_line(text)}\t{_one_line(prediction)}" if texts else _one_line(prediction))
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", "\\n").replace("\r", "\\r")
 
 
 def _stdin() -> list[str]:

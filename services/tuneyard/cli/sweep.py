@@ -14,7 +14,7 @@ import typer
 
 from tuneyard import requests, settings
 from tuneyard.cli.output import Json, Mlflow, table, when
-from tuneyard_pipelines.errors import UNWRITABLE, InputError, TuneyardError
+from tuneyard_pipelines.errors import UNWRITABLE, InputError, RefusedError, TuneyardError
 
 if TYPE_CHECKING:
     from tuneyard_pipelines.control import Request
@@ -221,10 +221,14 @@ def _find(sweep_id: str) -> SweepFolder:
 
 def _ask(folder: SweepFolder, asked: Sequence[Request]) -> None:
     """Put the requests down; a driver that runs follows them, else one starts here."""
+    follows = f"the driver of sweep {folder.sweep_id} follows; see it with: tuneyard sweep show {folder.sweep_id}"
     if requests.ask(folder, asked):
-        print(f"the driver of sweep {folder.sweep_id} follows; see it with: tuneyard sweep show {folder.sweep_id}")
-    else:
+        print(follows)
+        return
+    try:
         _go_on(folder)
+    except RefusedError:  # another one was faster, and reads the same requests
+        print(follows)
 
 
 def _go_on(folder: SweepFolder) -> None:

@@ -90,7 +90,7 @@ def test_sums_over_the_examples_give_the_scores_of_sacrebleu(
     torch.manual_seed(1)
     network = build_network(config, encoded.tokenizer.vocab_size)
     batches: list[int] = []
-    found = evaluate.score_test(network, config, prepared, encoded, tmp_path, lambda: batches.append(1))
+    found = evaluate.score_test(network, config, prepared, encoded, tmp_path, "digest", lambda: batches.append(1))
     table = columns(tmp_path)
     references = list(prepared.split("test")["target"])
     assert found.examples == len(references) == len(table["id"])

@@ -50,7 +50,7 @@ def test_after_a_full_disk_the_end_is_not_sent_again_and_again(monkeypatch: pyte
             if cause is not None:
                 raise cause
         finally:
-            sweep._close(journal, SimpleNamespace(), "failed", "why")  # type: ignore[arg-type]
+            sweep._close(journal, SimpleNamespace(), sweep._End("failed", "why"))  # type: ignore[arg-type]
 
     close(None)
     with pytest.raises(RuntimeError):

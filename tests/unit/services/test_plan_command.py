@@ -19,7 +19,7 @@ def test_gpt3_is_planned_and_does_not_fit_here(cli: Cli, tmp_path: Path) -> None
     done = cli("sweep", "plan", str(EXAMPLES / "gpt3.yaml"), "--no-calibrate")
     assert (done.code, done.err) == (2, "")
     assert "model      174,604,259,328 parameters, " in done.out
-    assert "problem    does not fit here: the smallest model needs about " in done.out
+    assert "problem    does not fit here: the smallest model needs 2,601.8 GiB for its weights" in done.out
     plain = cli("sweep", "plan", str(EXAMPLES / "gpt3.yaml"), "--no-calibrate", "--json")
     assert plain.code == 2
     assert json.loads(plain.out)["variants"][0]["smallest"]["parameters"] == 174_604_259_328

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from driven_sweep import DrivenSweep
 
-from tuneyard import local, requests
+from tuneyard import local, requests, sweeps
 from tuneyard_pipelines.control import Add, Extend, Resume, Retry, Stop, ask, wishes
 from tuneyard_pipelines.errors import InputError
 from tuneyard_pipelines.journal import AttemptEnded, SweepFolder
@@ -189,14 +189,15 @@ def test_resuming_asks_for_nothing_but_that_a_stopped_sweep_goes_on(
 def test_each_request_says_what_it_means(make_sweep: MakeSweep) -> None:
     made = make_sweep()
     made.end(made.create(1), "error")
-    ask(made.folder, [Stop(1)])
+    [stop] = requests.stop(made.folder)
+    assert isinstance(stop, Stop)
+    ask(made.folder, [stop])
     kinds = [
-        requests.stop(),
         requests.resume(made.folder),
         requests.extend(made.folder, 2),
         requests.retry(made.folder),
     ]
-    assert [type(asked) for [asked] in kinds] == [Stop, Resume, Extend, Retry]
+    assert [type(asked) for [asked] in kinds] == [Resume, Extend, Retry]
     assert all(asked.time_ms > 1_700_000_000_000 for [asked] in kinds)
 
 
@@ -246,17 +247,24 @@ def test_what_was_asked_after_the_last_look_is_unfinished_work(
     made = make_sweep()
     ask(made.folder, [Extend(1, 1)])
     made.journal.append(AttemptEnded(1, state, "", made.now_ms(), heard))
-    assert local.unfinished(made.folder) == goes_on
+    assert sweeps.unfinished(made.folder) == goes_on
 
 
-@pytest.mark.parametrize(
-    ("outcome", "goes_on"), [("cancelled", True), ("out_of_budget", True), ("stopped_early", False)]
-)
-def test_trials_that_were_cut_are_unfinished_work(make_sweep: MakeSweep, outcome: str, goes_on: bool) -> None:
+@pytest.mark.parametrize("early", [True, False])
+def test_a_sweep_that_ended_early_is_unfinished_work_and_says_how_to_go_on(make_sweep: MakeSweep, early: bool) -> None:
     made = make_sweep()
-    made.end(made.create(1), outcome)
-    made.close("finished")
-    assert local.unfinished(made.folder) == goes_on
+    made.begin()
+    made.create(1)
+    made.journal.append(AttemptEnded(1, "finished", "budget.wall_clock (1s) was used up", made.now_ms(), 0, early))
+    (made.folder.path / "shipped").write_text("1")
+    assert sweeps.unfinished(made.folder) == early
+    assert sweeps.look(made.folder).resumable == early
+
+
+def test_there_is_nothing_to_stop_in_a_sweep_that_has_ended(make_sweep: MakeSweep) -> None:
+    folder = ended(make_sweep())
+    with pytest.raises(InputError, match=r"has ended; see it with: tuneyard sweep show"):
+        requests.stop(folder)
 
 
 def test_asking_loads_no_ray(tmp_path: Path) -> None:
@@ -264,7 +272,7 @@ def test_asking_loads_no_ray(tmp_path: Path) -> None:
     script = (
         "import sys\nfrom pathlib import Path\nfrom tuneyard import requests\n"
         "from tuneyard_pipelines.journal import SweepFolder\n"
-        "requests.ask(SweepFolder(Path(sys.argv[1])), requests.stop())\n"
+        "folder = SweepFolder(Path(sys.argv[1]))\nrequests.ask(folder, requests.stop(folder))\n"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)

@@ -78,7 +78,7 @@ def test_running_completed_and_failed_trials_are_a_line_each_under_the_best(make
     assert row(lines, "t002") == ["t002", "2", "990", "0.5000", "0.2000", "diverged"]
     assert row(lines, "t003") == ["t003", "4", "990", "-0.5000", "0.2000", "running"]
     assert row(lines, "t004") == ["t004", "8", "0", "waiting"]
-    assert [text[:4] for text in lines[2:]] == ["t001", "t002", "t003", "t004"]
+    assert [text[:4] for text in lines[2:]] == ["t001", "t003", "t004", "t002"], "what failed comes last"
 
 
 def test_a_trial_is_shown_with_the_score_that_it_is_ordered_by(make_sweep: MakeSweep) -> None:

@@ -47,21 +47,20 @@ def test_gpt3_is_planned_to_its_published_parameters_and_does_not_fit():
     [one] = planned.variants
     assert (one.smallest, one.trials, one.most_tokens) == (one.largest, 1, 300_000_000_000)
     assert (one.smallest.parameters, one.smallest.approximate) == (174_604_259_328, False)
-    [problem] = planned.problems
-    needed = one.smallest.memory_bytes / 2**30
-    assert problem == (
-        f"does not fit here: the smallest model needs about {needed:,.1f} GiB to train, and this machine has 1,024.0 "
-        "GiB; make d_model, num_layers, batch_tokens or sequence_length smaller"
+    alone = 16 * 174_604_259_328 / 2**30
+    assert planned.problems[0] == (
+        f"does not fit here: the smallest model needs {alone:,.1f} GiB for its weights and their training alone, and "
+        "this machine has 1,024.0 GiB; make d_model or num_layers smaller, or give it more"
     )
-    assert plan(read).problems == (), "a machine that is not known refuses nothing"
+    assert "resources.memory_per_worker is" in plan(read).problems[0]
 
 
 def test_what_does_not_fit_is_judged_by_the_smallest_model():
-    weights = [plan(accepted(f"model.d_model={d}")).variants[0].smallest.memory_bytes for d in (8, 4096)]
+    weights = [16 * plan(accepted(f"model.d_model={d}")).variants[0].smallest.parameters for d in (8, 2048)]
     between = Machine(memory_bytes=sum(weights) // 2)
-    assert plan(accepted("model.d_model=[8, 4096]"), between).problems == ()
-    assert "does not fit here" in plan(accepted("model.d_model=4096"), between).problems[0]
-    variants = "variants={small: {}, large: {model: {d_model: 4096}}}"
+    assert plan(accepted("model.d_model=[8, 2048]"), between).problems == ()
+    assert "does not fit here" in plan(accepted("model.d_model=2048"), between).problems[0]
+    variants = "variants={small: {}, large: {model: {d_model: 2048}}}"
     [problem] = plan(accepted(variants), between).problems
     assert "does not fit here" in problem, "one variant that cannot run is a problem of the sweep"
 
