@@ -102,7 +102,7 @@ class VariantPlan:
             f"trials     {self._trials()}",
             f"budget     {_amount(self.budget)} {self.budget_unit} a trial",
             *(
-                f"rung       {rung.share:.3f}: {_amount(rung.budget)} {self.budget_unit}, {rung.trials:,} trials"
+                f"rung       {rung.share:.3f}: {_amount(rung.budget)} {self.budget_unit}, reached by {rung.trials:,}"
                 for rung in self.rungs
             ),
             *(f"{label:<10} {model}" for label, model in models if model is not None),
@@ -134,6 +134,7 @@ class Plan:
     expected_tokens: int | None
     slots: int
     training_s: float | None
+    limits: tuple[str, ...]
     problems: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -155,6 +156,7 @@ class Plan:
             *inside,
             f"tokens     {self._tokens()}",
             *([f"time       {self._time()}"] if self.training_s is not None else []),
+            *(f"limit      {limit}" for limit in self.limits),
             *(f"problem    {problem}" for problem in self.problems),
         ]
 
@@ -165,15 +167,15 @@ class Plan:
 
     def _time(self) -> str:
         at_once = f"{self.slots} trial{'s' if self.slots > 1 else ''} at once"
-        return (
-            f"about {duration(self.training_s or 0.0)} of training on this machine, {at_once}; validation comes on top"
-        )
+        taken = duration(self.training_s or 0.0)
+        return f"about {taken} of training on this machine, {at_once}; start-up, validation and scoring on top"
 
 
 def plan(spec: SweepSpec, machine: Machine = Machine()) -> Plan:
     """What `spec` would run; `problems` says why it cannot."""
     variants = tuple(_variant(name, one, machine) for name, one in spec.by_variant.items())
     seconds = [one.training_s for one in variants]
+    training_s = None if None in seconds else sum(one or 0.0 for one in seconds) / machine.slots
     problems = [problem for one in variants for problem in one.problems]
     return Plan(
         name=spec.name,
@@ -185,7 +187,8 @@ def plan(spec: SweepSpec, machine: Machine = Machine()) -> Plan:
         most_tokens=_sum([one.most_tokens for one in variants]),
         expected_tokens=_sum([one.expected_tokens for one in variants]),
         slots=machine.slots,
-        training_s=None if None in seconds else sum(one or 0.0 for one in seconds) / machine.slots,
+        training_s=training_s,
+        limits=tuple(_limits(spec, training_s)),
         problems=tuple(dict.fromkeys(problems)),
     )
 
@@ -300,6 +303,16 @@ def _unfit(space: Space, machine: Machine) -> Iterator[str]:
             _ = space.included
         except ValueError as error:
             yield f"search.include: {error}; take that point out, or relax the constraint"
+
+
+def _limits(spec: SweepSpec, training_s: float | None) -> Iterator[str]:
+    """The budget of the sweep, and whether it will be met."""
+    for name, value in spec.budget:
+        if value is not None:
+            yield f"{name} {value}"
+    limit_s = spec.budget.wall_clock_s
+    if training_s is not None and limit_s is not None and training_s > limit_s:
+        yield f"training alone takes longer than budget.wall_clock ({spec.budget.wall_clock}): it will be cut short"
 
 
 def _too_large(spec: SweepSpec, costs: list[_Weighed], machine: Machine) -> Iterator[str]:

@@ -23,11 +23,10 @@ _CHANCE = 0.05
 
 @dataclass(frozen=True)
 class _Value:
-    """A value of a key: the scores of the trials that have it, best first, and the variant of each."""
+    """A value of a key: the scores of the trials that have it, best first."""
 
     label: str
     scores: tuple[float, ...]
-    variants: tuple[str, ...]
 
     @property
     def best(self) -> float:
@@ -35,28 +34,28 @@ class _Value:
 
 
 def sentences(sweep: Sweep) -> list[str]:
-    """A sentence for the variant and for each varied key: its values by their best score, and what can be told.
+    """A sentence for the variant and for each key that a variant varies: its values by best score, what can be told.
+
+    Keys are looked at within each variant: a length in bytes and one in byte pairs are not the same.
 
     A value is better than another beyond chance when ranks as much in its favour come up in less than one of twenty
-    shufflings of the two values among their trials, within each variant (a permutation test; Good 2005, "Permutation,
-    Parametric and Bootstrap Tests of Hypotheses"), times the number of values it is compared with.
+    shufflings of the two values among their trials (a permutation test; Good 2005, "Permutation, Parametric and
+    Bootstrap Tests of Hypotheses"), times the number of values it is compared with.
     """
-    import numpy as np
-
     compared = comparable(sweep)
     if not compared.trials:
         return ["No trial has a score yet, so nothing can be said about the values of keys."]
     keys = varied_keys(sweep.trials)
     told = []
     if sweep.variants:
-        variants: list[Scalar | None] = [trial.variant or None for trial in compared.trials]
-        told.append(
-            _sentence("variant", variants, sweep, compared, np.random.default_rng(sweep.seed), stratified=False)
-        )
+        told.append(_sentence("variant", [trial.variant or None for trial in compared.trials], sweep, compared))
     for key, label in key_labels(keys).items():
-        values = [trial.point.get(key) for trial in compared.trials]
-        rng = np.random.default_rng(sweep.seed)
-        told.append(_sentence(label, values, sweep, compared, rng, stratified=True))
+        for variant in sweep.variants or [""]:
+            inside = [trial for trial in sweep.trials if not variant or trial.variant == variant]
+            if not any(key in trial.point for trial in inside):
+                continue
+            values = [trial.point.get(key) if trial in inside else None for trial in compared.trials]
+            told.append(_sentence(f"{label} of {variant}" if variant else label, values, sweep, compared))
     return told
 
 
@@ -65,11 +64,8 @@ def _sentence(
     values: Sequence[Scalar | None],
     sweep: Sweep,
     compared: Comparison,
-    rng: np.random.Generator,
-    *,
-    stratified: bool,
 ) -> str:
-    ranked = _by_best(values, sweep, compared, stratified=stratified)
+    ranked = _by_best(values, sweep, compared)
     if len(ranked) < 2:
         only = f"only {ranked[0].label} was compared" if ranked else "no trial that varies it has a score"
         return f"{label}: {only}."
@@ -83,33 +79,31 @@ def _sentence(
     named = [f"{value.label} with {_facts(value)}" for value in others[: _NAMED - 1]]
     more = len(others) - len(named)
     named += [f"{counted(more, 'more value')}"] if more else []
-    verdict = _verdict(first, others, sweep, rng)
+    verdict = _verdict(first, others, sweep)
     return f"{label}: {opening}; then {', '.join(named)}. {verdict}"
 
 
-def _by_best(values: Sequence[Scalar | None], sweep: Sweep, compared: Comparison, *, stratified: bool) -> list[_Value]:
+def _by_best(values: Sequence[Scalar | None], sweep: Sweep, compared: Comparison) -> list[_Value]:
     intervals = min(max(len(values) // 6, 2), 4)
     groups = grouped(values, MOST_VALUES, intervals)
     found: list[_Value] = []
     for index, label in enumerate(groups.labels):
-        having = [
-            (cost(score, sweep.mode), score, trial.variant if stratified and sweep.variants else "")
-            for group, score, trial in zip(groups.of, compared.scores, compared.trials, strict=True)
-            if group == index
-        ]
-        having.sort()
-        found.append(_Value(label, tuple(score for _, score, _ in having), tuple(variant for *_, variant in having)))
+        scores = zip(groups.of, compared.scores, strict=True)
+        having = sorted((score for group, score in scores if group == index), key=lambda one: cost(one, sweep.mode))
+        found.append(_Value(label, tuple(having)))
     return sorted(found, key=lambda value: [cost(value.best, sweep.mode), cost(_middle(value), sweep.mode)])
 
 
 def _facts(value: _Value) -> str:
-    """`0.91 (6 trials, median 0.8; best in lstm)`."""
-    variant = f"; best in {value.variants[0]}" if value.variants[0] else ""
+    """`0.91 (6 trials, median 0.8)`."""
     middle = f", median {number(_middle(value))}" if len(value.scores) > 1 else ""
-    return f"{number(value.best)} ({counted(len(value.scores), 'trial')}{middle}{variant})"
+    return f"{number(value.best)} ({counted(len(value.scores), 'trial')}{middle})"
 
 
-def _verdict(first: _Value, others: Sequence[_Value], sweep: Sweep, rng: np.random.Generator) -> str:
+def _verdict(first: _Value, others: Sequence[_Value], sweep: Sweep) -> str:
+    import numpy as np
+
+    rng = np.random.default_rng(sweep.seed)
     gap = f"{abs(others[0].best - first.best):.2g}"
     spread = _spread([first, *others])
     noise = f"scores within one value spread by {spread:.2g}" if spread is not None else "no value was tried twice"
@@ -136,11 +130,7 @@ def _chance(first: _Value, other: _Value, sweep: Sweep, rng: np.random.Generator
     costs = np.array([cost(score, sweep.mode) for score in (*first.scores, *other.scores)])
     _, index, counts = np.unique(costs, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]
-    variants = np.array([*first.variants, *other.variants])
-    shuffled = np.tile(ranks, (_PERMUTATIONS, 1))
-    for variant in np.unique(variants):
-        within = variants == variant
-        shuffled[:, within] = rng.permuted(shuffled[:, within], axis=1)
+    shuffled = rng.permuted(np.tile(ranks, (_PERMUTATIONS, 1)), axis=1)
     own = len(first.scores)
     as_good = np.count_nonzero(shuffled[:, :own].sum(axis=1) <= ranks[:own].sum())
     return float(1 + as_good) / (1 + _PERMUTATIONS)

@@ -19,7 +19,7 @@ TRAIN_EXTRA = {"torch", "pytorch_lightning", "ray", "datasets", "tokenizers", "s
 
 app = typer.Typer(
     name="tuneyard",
-    help="Train sweeps of sequence models from one YAML file, browse them in MLflow, use and promote the best.",
+    help="Train sweeps of sequence models from one YAML file, browse them in MLflow, use the best.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
