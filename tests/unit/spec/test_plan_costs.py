@@ -149,8 +149,8 @@ def test_time_is_told_only_of_a_machine_whose_speed_is_known():
     assert planned.training_s == pytest.approx(9000 * sum(flops.values()) / 1000 / 2), "two trials at once"
     [line] = told(accepted(), Machine(speed=speed, slots=2), "time")
     about = duration(planned.training_s)
-    told = f"time       about {about} of training on this machine, 2 trials at once"
-    assert line == f"{told}; start-up, validation and scoring on top"
+    head = f"time       about {about} of training on this machine, 2 trials at once"
+    assert line == f"{head}; start-up, validation and scoring on top"
     each = [plan(one, Machine(speed=speed)).training_s for one in accepted(text=TWO).by_variant.values()]
     assert plan(accepted(text=TWO), Machine(speed=speed)).training_s == pytest.approx(sum(each))
     epochs = accepted("training={max_epochs: 2}")
