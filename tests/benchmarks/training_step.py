@@ -34,7 +34,7 @@ name: bench
 task: translation
 data: {source: builtin/dates, examples: 2000, split: {validation: 0.01}}
 model: {d_model: 128, num_heads: 4, num_layers: 2, sequence_length: 48, dropout: 0.0}
-training: {max_steps: 110, batch_tokens: 1024, evaluations: 1}
+training: {max_steps: 310, batch_tokens: 1024, evaluations: 1}
 search: {algorithm: grid, scheduler: none, metric: val/loss}
 resources: {memory_per_worker: 64GiB}
 """
