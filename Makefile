@@ -54,6 +54,10 @@ check: lint ## Lint, types, import walls and the fast tests: before every commit
 test: check ## What CI runs: check, and then all other tests, with real Ray and real MLflow
 	$(BIN)/pytest $(FAST_TESTS:%=--ignore=%)
 
+.PHONY: bench
+bench: install ## Measure what Tuneyard itself costs, against its bounds, as JSON: minutes, on a machine that is idle
+	@$(BIN)/python tests/benchmarks
+
 .PHONY: lint
 lint: install ## Format, lint, types and import walls
 	$(BIN)/ruff format --check .
