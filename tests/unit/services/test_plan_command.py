@@ -11,6 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from tuneyard_pipelines import calibration
+from tuneyard_pipelines.errors import TuneyardError
+
 Cli = Callable[..., SimpleNamespace]
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -53,3 +56,17 @@ def test_a_plan_without_a_measurement_loads_nothing_heavy(tmp_path: Path, exampl
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, cwd=tmp_path)
     assert done.stderr == "[]\n"
     assert "parameters, " in done.stdout
+
+
+def test_a_machine_that_cannot_be_measured_is_planned_without_a_time(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **more: object) -> None:
+        raise TuneyardError("the speed of training could not be measured: too slow")
+
+    monkeypatch.setattr(calibration, "measure", fail)
+    done = cli("sweep", "plan", str(EXAMPLES / "stdlib.yaml"))
+    assert done.code == 0
+    assert done.err == "warning: no forecast of the time: the speed of training could not be measured: too slow\n"
+    assert "limit      wall_clock 20m" in done.out
+    assert "time " not in done.out
