@@ -30,7 +30,6 @@ from tiny_sweep import runs_of, tiny
 
 from tuneyard_pipelines import promotion
 from tuneyard_pipelines.journal import SweepFolder, SweepState
-from tuneyard_pipelines.searcher import rules
 from tuneyard_pipelines.tracking import connect
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -153,7 +152,7 @@ def test_r2_the_points_and_the_winner_are_those_of_the_undisturbed_sweep(
     assert {name: trial.score for name, trial in found.items()} == {
         name: trial.score for name, trial in expected.items()
     }
-    best = promotion.winner(expected, rules(SPEC))
+    best = promotion.winner(expected, SPEC.mode)
     assert best is not None
     assert drill.state.registered is not None
     assert drill.state.registered.trial == best.id

@@ -87,8 +87,9 @@ class Trial:
         return MetricReader(self.folder, TRIAL).new(self.folder.state())
 
     def values(self) -> dict[tuple[str, int], float]:
-        """What does not depend on the clock."""
-        return {(m.key, m.step): m.value for m in self.metrics() if m.key != "train/tokens_per_second"}
+        """What depends neither on the clock nor on the process."""
+        varying = ("train/tokens_per_second", "system/memory_bytes")
+        return {(m.key, m.step): m.value for m in self.metrics() if m.key not in varying}
 
 
 def make(home: Path, sweep_id: str) -> Trial:

@@ -250,7 +250,7 @@ def everything_once(uri: str, folder: SweepFolder) -> None:
     assert set(runs) == {"parent", *state.trials}
     assert parent.info.status == sweep_shown(state).status
     assert len(parent.inputs.dataset_inputs) == 1
-    assert [file.path for file in client.list_artifacts(parent.info.run_id)] == ["spec.yaml"]
+    assert [file.path for file in client.list_artifacts(parent.info.run_id)] == ["report", "spec.yaml"]
     for trial in state.trials.values():
         run, shown = runs[trial.id], trial_shown(trial, state)
         assert (run.info.status, run.data.tags.get("tuneyard.outcome")) == (shown.status, shown.outcome)

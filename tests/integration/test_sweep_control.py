@@ -27,13 +27,15 @@ LONG = {"training__max_steps": 100_000, "training__evaluations": 1}
 
 
 class Asks(pl.Callback):
-    """Puts a request into the sweep's folder at a step of one trial."""
+    """Puts a request into the sweep's folder in the first steps of a leg."""
 
     def __init__(self, leg: Leg, request: control.Request) -> None:
         self.leg, self.request = leg, request
+        self.steps = 0
 
     def on_train_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
-        if trainer.global_step == 3:
+        self.steps += 1
+        if self.steps == 3:
             control.ask(SweepFolder(Path(self.leg.folder)), [self.request])
 
 
