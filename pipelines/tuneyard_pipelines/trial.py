@@ -47,6 +47,8 @@ LOOK_S = 1.0
 SAMPLES = "samples.tsv"
 SAME_SHARE = 1e-9  # shares of the budget that differ by less are the same mark
 
+gc.freeze()  # the libraries stay: to look at their objects after every leg would take half a second of it
+
 
 def run_leg(leg: Leg, callbacks: Sequence[pl.Callback] = ()) -> LegResult:
     """Train one leg; whatever goes wrong inside is the result's outcome, not an exception.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import pytorch_lightning as pl
 import torch
 from tiny_sweep import tiny
 
+from tuneyard_modules.translation import TranslationModule
 from tuneyard_pipelines import checkpoints, data
 from tuneyard_pipelines.checkpoints import Checkpoint
 from tuneyard_pipelines.journal import AttemptStarted, Header, Journal, SweepFolder
@@ -166,6 +168,22 @@ def test_r9_without_a_whole_checkpoint_a_leg_begins_anew(home: Path, unbroken: T
     assert (result.outcome, begun.steps) == (None, [0])
     assert f"WARNING checkpoint {only.path} is damaged and not used" in trial.log
     assert trial.values() == unbroken.values()
+
+
+def test_a_leg_frees_what_it_made_and_does_not_look_at_the_libraries(home: Path) -> None:
+    def modules() -> int:
+        return sum(type(one) is TranslationModule for one in gc.get_objects())
+
+    trial = make(home, "freed")
+    gc.collect()
+    before = modules()
+    gc.disable()
+    try:
+        assert trial.run(0).outcome is None
+        assert modules() == before
+    finally:
+        gc.enable()
+    assert gc.get_freeze_count() > 0
 
 
 def test_a_leg_whose_sweep_cannot_be_read_is_an_error_and_no_exception(tmp_path: Path) -> None:
