@@ -38,7 +38,7 @@ training: {max_steps: 310, batch_tokens: 1024, evaluations: 1}
 search: {algorithm: grid, scheduler: none, metric: val/loss}
 resources: {memory_per_worker: 64GiB}
 """
-SMALL = ("model.d_model=16", "model.num_layers=1", "training.max_steps=1010", "training.batch_tokens=128")
+SMALL = ("model.d_model=16", "model.num_layers=1", "training.max_steps=610", "training.batch_tokens=128")
 
 
 def training_step() -> Measured:
@@ -60,13 +60,13 @@ def logging_every_step() -> Measured:
     turns = _Turns()
     _leg(turns, *SMALL)
     logged_ms, silent_ms = ([1000 * s for s in side[WARM_UP:]] for side in (turns.logged_s, turns.silent_s))
-    added_ms = [logged - silent for logged, silent in zip(logged_ms, silent_ms, strict=False)]  # neighbours in time
+    added_ms = statistics.median(logged_ms) - statistics.median(silent_ms)
     return Measured(
-        ratio=statistics.median(added_ms) / ALLOWED_MS,
+        ratio=added_ms / ALLOWED_MS,
         bound=1.0,
         side="at_most",
         details={
-            "added_ms": spread(added_ms),
+            "added_ms": round(added_ms, 4),
             "log_every_n_steps_1_ms": spread(logged_ms),
             f"log_every_n_steps_{NEVER}_ms": spread(silent_ms),
         },
