@@ -157,4 +157,7 @@ def expected_vocab_size(tokenizer: Tokenizer) -> int | None:
 
     That of bpe is its largest: little text may have fewer pairs to merge.
     """
-    return {"byte": BYTE_VOCAB_SIZE, "bpe": tokenizer.vocab_size, "char": None}[tokenizer.type]
+    if tokenizer.type == "char":
+        return None
+    values = {"data.tokenizer.type": tokenizer.type, "data.tokenizer.vocab_size": tokenizer.vocab_size}
+    return vocab_size(values, characters=0)

@@ -40,6 +40,7 @@ OUTCOMES = (
     "cancelled",
 )
 FAILURES = frozenset({"diverged", "out_of_memory", "stalled", "no_metric", "error"})
+SAMPLES, ATTENTION_PICTURE, ATTENTION_NUMBERS = "samples.tsv", "attention.png", "attention.json"  # of an attempt
 CUT = frozenset({"out_of_budget", "cancelled"})  # ended from outside, in the middle of a leg
 EARLY = CUT | {"stopped_early"}  # may go on from their checkpoint
 FULL = 1.0 - 1e-9  # of the budget
@@ -305,9 +306,8 @@ class SweepState:
         """The state once `event` has happened; pure. An event of a trial whose creation was lost changes nothing."""
         if not isinstance(event, AttemptStarted | AttemptEnded | TrialCreated) and event.trial not in self.trials:
             return self
-        lost = (
-            isinstance(event, AttemptEnded) and event.state == "lost"
-        )  # written when somebody looked, not when it fell
+        # That a driver was lost is written when somebody looks, not when it fell.
+        lost = isinstance(event, AttemptEnded) and event.state == "lost"
         return replace(self._after(event), last_ms=self.last_ms if lost else max(self.last_ms, event.time_ms))
 
     def _after(self, event: Event) -> SweepState:

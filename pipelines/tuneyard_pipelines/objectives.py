@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tuneyard_modules.inspection import attention_maps
 from tuneyard_modules.language_modeling import LanguageBatch, LanguageModelingModule, LanguageSettings
 from tuneyard_modules.objective import Optimization, SequenceModule
+from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder
 from tuneyard_modules.translation import TranslationBatch, TranslationModule, TranslationSettings
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, EncodedData, PreparedData, TextTokenizer
 from tuneyard_pipelines.data.batching import BatchStream, eval_batches
@@ -118,12 +119,12 @@ class Translation:
             *((pair["source"], pair["target"], text) for pair, text in zip(pairs, said, strict=True)),
         ]
 
-    def attention(self, network: nn.Module) -> list[AttentionMap]:
+    def attention(self, network: EncoderDecoder) -> list[AttentionMap]:
         tokenizer, length = self._encoded.tokenizer, min(self._config.model.sequence_length, SHOWN_TOKENS)
         pair = self._prepared.split("validation")[0]
         source = [*tokenizer.encode(pair["source"])[: length - 1], EOS]
         target = [BOS, *tokenizer.encode(pair["target"])[: length - 1]]
-        maps = attention_maps(network, torch.tensor(source), torch.tensor(target))  # type: ignore[arg-type]
+        maps = attention_maps(network, torch.tensor(source), torch.tensor(target))
         sides = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
         return [
             AttentionMap(kind, maps[kind], spelled(tokenizer, queries), spelled(tokenizer, keys))
@@ -166,17 +167,18 @@ class LanguageModeling:
     def samples(self, module: LanguageModelingModule) -> list[tuple[str, ...]]:
         tokenizer = self._encoded.tokenizer
         texts = self._prepared.split("validation")["text"][:CONTINUED]
-        rows = [("text", "continuation")]
+        assert isinstance(module.network, DecoderOnly)
+        rows: list[tuple[str, ...]] = [("text", "continuation")]
         for text in texts:
             ids = tokenizer.encode(text)[:PROMPT_TOKENS]
-            rows.append((tokenizer.decode(ids), continued(module.network, tokenizer, ids, NEW_TOKENS)))  # type: ignore[arg-type]
-        return [tuple(row) for row in rows]
+            rows.append((tokenizer.decode(ids), continued(module.network, tokenizer, ids, NEW_TOKENS)))
+        return rows
 
-    def attention(self, network: nn.Module) -> list[AttentionMap]:
+    def attention(self, network: DecoderOnly) -> list[AttentionMap]:
         tokenizer = self._encoded.tokenizer
         shown = min(self._config.model.sequence_length, SHOWN_TOKENS)
         ids = [BOS, *tokenizer.encode(self._prepared.split("validation")[0]["text"])[: shown - 1]]
-        maps = attention_maps(network, torch.tensor(ids))  # type: ignore[arg-type]
+        maps = attention_maps(network, torch.tensor(ids))
         tokens = spelled(tokenizer, ids)
         return [AttentionMap("self", maps["self"], tokens, tokens)]
 

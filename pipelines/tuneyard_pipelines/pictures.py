@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tuneyard_pipelines.journal import ATTENTION_NUMBERS as NUMBERS
+from tuneyard_pipelines.journal import ATTENTION_PICTURE as PICTURE
 from tuneyard_pipelines.objectives import AttentionMap
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFont
 
-PICTURE, NUMBERS = "attention.png", "attention.json"
 MOST_LAYERS, MOST_HEADS = 6, 8  # more maps would not be readable; the numbers hold all of them
 MOST_CHARACTERS = 10  # of a token beside a map
 _CELL, _FONT, _LABEL, _GAP, _TITLE = 11, 10, 70, 12, 18  # pixels

@@ -87,7 +87,7 @@ def spent(state: SweepState, rules: Rules) -> float:
 def ranked(trials: Iterable[TrialState], mode: Mode, *, rung: int) -> list[TrialState]:
     """Trials that reached `rung`, best score there first, equal scores by number; those without a score come last."""
     at = [(trial, score_at(trial, rung)) for trial in trials if any(leg.rung == rung for leg in trial.legs)]
-    return [trial for trial, score in sorted(at, key=lambda pair: (_cost(pair[1], mode), pair[0].number))]
+    return [trial for trial, score in sorted(at, key=lambda pair: (cost(pair[1], mode), pair[0].number))]
 
 
 def winner(trials: Mapping[str, TrialState], mode: Mode) -> TrialState | None:
@@ -110,14 +110,14 @@ def standings(trials: Iterable[TrialState], rungs: Mapping[str, Sequence[float]]
         return 0.0 if trial.rung is None else rungs[trial.variant][trial.rung]
 
     def order(trial: TrialState) -> tuple[bool, float, float, int]:
-        return trial.outcome in FAILURES, -level(trial), _cost(trial.score, mode), trial.number
+        return trial.outcome in FAILURES, -level(trial), cost(trial.score, mode), trial.number
 
     return sorted(trials, key=order)
 
 
 def _best(trials: Sequence[TrialState], mode: Mode) -> TrialState | None:
-    scored = [trial for trial in trials if math.isfinite(_cost(trial.score, mode))]
-    return min(scored, key=lambda trial: (_cost(trial.score, mode), trial.number), default=None)
+    scored = [trial for trial in trials if math.isfinite(cost(trial.score, mode))]
+    return min(scored, key=lambda trial: (cost(trial.score, mode), trial.number), default=None)
 
 
 def _may_go_on(trial: TrialState, rules: Rules) -> bool:
@@ -135,7 +135,8 @@ def _promotable(trials: Iterable[TrialState], rung: int, rules: Rules) -> list[T
     return [trial for trial in at[: len(at) // rules.reduction_factor] if score_at(trial, rung) is not None]
 
 
-def _cost(score: float | None, mode: Mode) -> float:
+def cost(score: float | None, mode: Mode) -> float:
+    """What a score counts in an order that rises from the best; one that is missing or not finite is the worst."""
     if score is None or not math.isfinite(score):
         return math.inf
     return score if mode == "min" else -score

@@ -32,7 +32,7 @@ from tuneyard_pipelines.keys import (
     Variant,
     Whole,
 )
-from tuneyard_pipelines.ranges import Point, Range, Scalar
+from tuneyard_pipelines.ranges import Choice, Point, Range, Scalar
 from tuneyard_pipelines.sections import Part, Says
 from tuneyard_pipelines.spec_errors import SpecError
 
@@ -177,6 +177,12 @@ class SweepSpec(Part):
     def varied(self) -> tuple[str, ...]:
         """The dotted keys that are varied in some variant, in the order in which this format declares them."""
         return tuple(key for key in self.values if any(key in spec.ranges for spec in self.by_variant.values()))
+
+    @property
+    def uses_characters(self) -> bool:
+        """Whether some trial has a vocabulary of type: char, which depends on the data."""
+        kinds = [variant.values["data.tokenizer.type"] for variant in self.by_variant.values()]
+        return any(kind == "char" or (isinstance(kind, Choice) and "char" in kind.values) for kind in kinds)
 
     @property
     def short_names(self) -> dict[str, str]:

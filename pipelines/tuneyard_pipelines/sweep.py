@@ -48,7 +48,6 @@ from tuneyard_pipelines.journal import (
 from tuneyard_pipelines.lease import Lease
 from tuneyard_pipelines.leg import Leg
 from tuneyard_pipelines.plan import Machine, runnable
-from tuneyard_pipelines.ranges import Choice
 from tuneyard_pipelines.searcher import LegSearcher, rules
 from tuneyard_pipelines.spec import Resources, SweepSpec, Tokenizer
 from tuneyard_pipelines.watchdog import last_words
@@ -151,14 +150,10 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
 
 def _encode(prepared: data.PreparedData, spec: SweepSpec) -> int | None:
     """Make the tokens that trials will look for, where it is known which; the size of the vocabulary of type: char."""
-    characters = None
     for variant in spec.by_variant.values():
-        kind = variant.values["data.tokenizer.type"]
-        if kind == "char" or (isinstance(kind, Choice) and "char" in kind.values):
-            characters = data.encode(prepared, Tokenizer(type="char")).tokenizer.vocab_size
         if not any(key.startswith("data.tokenizer.") for key in variant.ranges):
             data.encode(prepared, Tokenizer.model_validate(variant.data.tokenizer.model_dump()))
-    return characters
+    return data.encode(prepared, Tokenizer(type="char")).tokenizer.vocab_size if spec.uses_characters else None
 
 
 def _prepare_again(header: Header) -> None:

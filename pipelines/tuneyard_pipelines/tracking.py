@@ -21,6 +21,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,8 +32,11 @@ from typing import TYPE_CHECKING, Any
 from tuneyard_pipelines import checkpoints, promotion, report
 from tuneyard_pipelines.errors import UnreachableError, first_line
 from tuneyard_pipelines.journal import (
+    ATTENTION_NUMBERS,
+    ATTENTION_PICTURE,
     CUT,
     FAILURES,
+    SAMPLES,
     AttemptEnded,
     Header,
     Journal,
@@ -159,6 +163,7 @@ class Shipper:
         self.folder, self.client = folder, client
         self.header = folder.header()
         self._planned = plan(self.header.spec).expected_tokens
+        self._reported_ms: int | None = None
         self._tail = Tail(folder.journal)
         self._state = SweepState()
         self._runs: _Runs | None = None
@@ -183,6 +188,7 @@ class Shipper:
     def _ship(self) -> None:
         for event in self._tail.events():
             self._state = self._state.after(event)
+        self._write_report()
         if self._runs is None:
             self._runs = _Runs(self.client, self.header, self._state)
         refused: Exception | None = None
@@ -241,21 +247,29 @@ class Shipper:
             self.client.log_artifacts(run_id, str(self.folder.evidence(trial.id)), "evidence")
             runs.set_tag(run_id, "tuneyard.evidence", scored.evidence)
 
-    def _ship_report(self, runs: _Runs) -> None:
-        """Once an attempt has ended: what came of the sweep, as a page and as figures."""
+    def _write_report(self) -> None:
+        """Once an attempt has ended, into the folder, whether MLflow answers or not: a page and figures."""
         ended = self._state.ended
-        if ended is None or runs.tag(runs.parent, "tuneyard.report") == str(ended.time_ms):
+        if ended is None or self._reported_ms == ended.time_ms:
             return
+        self._reported_ms = ended.time_ms
         try:
             report.write(report.from_folder(self.folder), self.folder.report)
         except Exception:  # a figure must not hold up what the runs show
             log.exception("the report of %s could not be written", self.folder.sweep_id)
+            shutil.rmtree(self.folder.report, ignore_errors=True)  # one of an earlier attempt would not be true
+
+    def _ship_report(self, runs: _Runs) -> None:
+        ended = self._state.ended
+        if ended is None or not (self.folder.report / report.PAGE).exists():
             return
-        self.client.log_artifacts(runs.parent, str(self.folder.report), "report")
-        runs.set_tag(runs.parent, "tuneyard.report", str(ended.time_ms))
+        if runs.tag(runs.parent, "tuneyard.report") != str(ended.time_ms):
+            self.client.log_artifacts(runs.parent, str(self.folder.report), "report")
+            runs.set_tag(runs.parent, "tuneyard.report", str(ended.time_ms))
 
     def _ship_parent(self, runs: _Runs) -> None:
-        text = note(self.header, self._state, runs.link, self._planned)
+        reported = self._state.ended is not None and (self.folder.report / report.PAGE).exists()
+        text = note(self.header, self._state, runs.link, self._planned, reported=reported)
         if text != self._note:
             runs.set_tag(runs.parent, "mlflow.note.content", text)
             self._note = text
@@ -349,7 +363,7 @@ def trial_files(folder: SweepFolder, trial: TrialState, mode: promotion.Mode) ->
         for file in (attempt / "trial.log", *sorted(attempt.glob("stack-*.txt"))):
             if file.exists() and file.stat().st_size:
                 yield file, attempt.name
-    for name in ("samples.tsv", "attention.png", "attention.json"):
+    for name in (SAMPLES, ATTENTION_PICTURE, ATTENTION_NUMBERS):
         written = sorted(folder.trial(trial.id).glob(f"a*/{name}"), key=lambda file: file.stat().st_mtime)
         if written:
             yield written[-1], None
@@ -364,7 +378,7 @@ def attempts(state: SweepState, numbers: Sequence[int]) -> str:
     return json.dumps([{"attempt": a.attempt, "host": a.host, "versions": dict(a.versions)} for a in chosen])
 
 
-def note(header: Header, state: SweepState, link: Callable[[str], str], planned: int | None = None) -> str:
+def note(header: Header, state: SweepState, link: Callable[[str], str], planned: int | None, *, reported: bool) -> str:
     """The parent's note, in Markdown: the best so far, what was planned against what became of it, how to go on."""
     spec = header.spec
     lines = [spec.description, ""] if spec.description else []
@@ -391,8 +405,8 @@ def note(header: Header, state: SweepState, link: Callable[[str], str], planned:
         counts_by_split = ", ".join(f"{count:,} {split}" for split, count in header.examples.items())
         examples = "Pairs" if spec.task == "translation" else "Documents"
         lines.append(f"{examples}: {counts_by_split}; {header.left_out:,} that were empty left out")
-    if state.ended is not None:
-        lines.append("Report: `report/report.html` among the artifacts of this run")
+    if reported:
+        lines.append(f"Report: `report/{report.PAGE}` among the artifacts of this run")
     lines += ["", f"Folder: `{header.home}/sweeps/{header.sweep_id}`; `tuneyard sweep show {header.sweep_id}`"]
     return "\n".join(lines)
 

@@ -33,7 +33,7 @@ from tuneyard_pipelines.data.stream import Cursor
 from tuneyard_pipelines.errors import UNWRITABLE, TuneyardError, first_line
 from tuneyard_pipelines.evaluate import score_test
 from tuneyard_pipelines.evidence import Evidence
-from tuneyard_pipelines.journal import Header, SweepFolder
+from tuneyard_pipelines.journal import SAMPLES, Header, SweepFolder
 from tuneyard_pipelines.leg import NO_SPACE, Leg, LegResult, stands
 from tuneyard_pipelines.metrics import MetricFile, MetricValue
 from tuneyard_pipelines.objectives import objective
@@ -44,7 +44,6 @@ log = logging.getLogger(__name__)
 
 LOG_EVERY_N_STEPS = 10
 LOOK_S = 1.0
-SAMPLES = "samples.tsv"
 SAME_SHARE = 1e-9  # shares of the budget that differ by less are the same mark
 
 gc.freeze()  # the libraries stay: to look at their objects after every leg would take half a second of it

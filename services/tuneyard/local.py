@@ -21,7 +21,6 @@ from tuneyard_pipelines import tracking
 from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.plan import Machine, Plan, extremes, plan, runnable
-from tuneyard_pipelines.ranges import Choice
 from tuneyard_pipelines.report import TRAINING
 from tuneyard_pipelines.spec import SweepSpec, Tokenizer, load
 
@@ -135,15 +134,11 @@ def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:
 
 def _characters(spec: SweepSpec, home: Path) -> tuple[int | None, bool]:
     """How many ids type: char will have where some trial uses it, and whether that is exact."""
-    for variant in spec.by_variant.values():
-        kind = variant.values["data.tokenizer.type"]
-        if kind == "char" or (isinstance(kind, Choice) and "char" in kind.values):
-            from tuneyard_pipelines import data
+    if not spec.uses_characters:
+        return None, True
+    from tuneyard_pipelines import data
 
-            return data.count_vocabulary(
-                spec.data, Tokenizer(type="char"), home / "data", seed=spec.seed, task=spec.task
-            )
-    return None, True
+    return data.count_vocabulary(spec.data, Tokenizer(type="char"), home / "data", seed=spec.seed, task=spec.task)
 
 
 def load_model(name: str, *, home: Path | None = None, mlflow: str | None = None) -> TextModel:

@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
 def stop(folder: SweepFolder) -> list[Request]:
     """Raises InputError for a sweep that has ended."""
-    from tuneyard.sweeps import unfinished
-    from tuneyard_pipelines.control import Stop, wishes
+    from tuneyard_pipelines.control import Stop
 
     ended = folder.state().ended
-    if (wishes(folder).stopped and ended is not None) or not unfinished(folder):
+    if ended is not None and ended.state == "finished":
         raise InputError(f"sweep {folder.sweep_id} has ended; see it with: tuneyard sweep show {folder.sweep_id}")
     return [Stop(_now_ms())]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tuneyard.settings import is_default, without_passwords
-from tuneyard_pipelines import control, lease, tracking
+from tuneyard_pipelines import control, lease, report, tracking
 from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.journal import FAILURES, Header, SweepFolder, SweepState, TrialState
 from tuneyard_pipelines.plan import plan
@@ -120,7 +120,7 @@ class View:
             [
                 row.trial,
                 *([row.variant] if variants else []),
-                *(_cell(row.point.get(key, "")) for key in keys),
+                *(cell(row.point.get(key, "")) for key in keys),
                 f"{row.tokens:,}",
                 "" if row.score is None else f"{row.score:.4f}",
                 row.state + (f": {row.message[:60]}" if row.message else ""),
@@ -163,7 +163,7 @@ def look(folder: SweepFolder) -> View:
         created_ms=header.created_ms,
         metric=header.spec.metric,
         folder=str(folder.path),
-        report=str(folder.report / "report.html") if (folder.report / "report.html").exists() else "",
+        report=str(folder.report / report.PAGE) if (folder.report / report.PAGE).exists() else "",
         tracking_uri=without_passwords(header.tracking_uri),
         leaderboard=tuple(_row(trial, header, state) for trial in tracking.standings(header, state)),
         asked=asked(header, folder),
@@ -221,6 +221,8 @@ def _resumable(folder: SweepFolder, header: Header, state: SweepState) -> bool:
     """Whether `resume` would do anything: not while it runs, or when every trial failed for good."""
     if _sweep_state(folder, state) == "running" or not unfinished(folder):
         return False
+    if state.ended is not None and control.wishes(folder).heard > state.ended.heard:
+        return True
     failed = [trial for trial in state.trials.values() if trial.outcome in FAILURES]
     return len(failed) < max(len(state.trials), plan(header.spec).trials)
 
@@ -246,5 +248,6 @@ def _row(trial: TrialState, header: Header, state: SweepState) -> Row:
     )
 
 
-def _cell(value: Scalar) -> str:
+def cell(value: Scalar) -> str:
+    """A value of a key in a table."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)

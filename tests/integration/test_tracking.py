@@ -411,6 +411,34 @@ class Flaky:
         return flaky
 
 
+def test_a_report_is_in_the_folder_even_if_mlflow_never_answers(make_sweep: MakeSweep) -> None:
+    sweep = make_sweep()
+    sweep.begin()
+    sweep.create(1)
+    sweep.start("t001")
+    sweep.reach("t001", 2, 0.5)
+    sweep.end("t001", "completed")
+    sweep.close("finished")
+    from mlflow import MlflowClient
+
+    shipper = Shipper(sweep.folder, MlflowClient("http://127.0.0.1:9"))
+    assert not drain(shipper, timeout_s=0)
+    assert "t001" in (sweep.folder.report / "report.html").read_text()
+
+
+def test_a_report_that_could_not_be_written_is_not_named(
+    make_sweep: MakeSweep, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = make_sweep()
+    sweep.begin()
+    sweep.close("failed", "nothing came of it")
+    monkeypatch.setattr(tracking.report, "write", lambda *args: 1 / 0)
+    assert drain(Shipper(sweep.folder, client))
+    parent, _ = runs_of(client, sweep)
+    assert parent.info.status == "FAILED"
+    assert "Report:" not in parent.data.tags["mlflow.note.content"]
+
+
 @pytest.mark.parametrize("done", [False, True], ids=["request lost", "answer lost"])
 def test_r15_a_server_that_comes_and_goes_loses_and_doubles_nothing(
     make_sweep: MakeSweep, client: MlflowClient, monkeypatch: pytest.MonkeyPatch, done: bool

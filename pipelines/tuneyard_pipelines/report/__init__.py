@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from tuneyard_pipelines.report.folder import TRAINING, from_folder
-from tuneyard_pipelines.report.page import figures, parts, write
+from tuneyard_pipelines.report.page import PAGE, figures, parts, write
 from tuneyard_pipelines.report.trials import Figure, Omitted, Sweep, Table, Trial
 from tuneyard_pipelines.report.values import sentences
 
 __all__ = [
+    "PAGE",
     "TRAINING",
     "Figure",
     "Omitted",

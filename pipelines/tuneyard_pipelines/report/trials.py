@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tuneyard_pipelines.catalog import Mode
 from tuneyard_pipelines.journal import FAILURES, FULL
+from tuneyard_pipelines.promotion import cost as cost
 from tuneyard_pipelines.ranges import Scalar
 
 if TYPE_CHECKING:
@@ -115,13 +116,6 @@ class Comparison:
     def place(self) -> str:
         """`the full budget` or `11 % of the budget`."""
         return "the full budget" if self.share >= FULL else f"{100 * self.share:.2g} % of the budget"
-
-
-def cost(score: float | None, mode: Mode) -> float:
-    """What is smaller for the better score; infinite for none."""
-    if score is None or not math.isfinite(score):
-        return math.inf
-    return score if mode == "min" else -score
 
 
 def ordered(sweep: Sweep) -> list[Trial]:

@@ -147,7 +147,7 @@ def render(progress: Progress, height: int, width: int) -> Group:
         [
             trial.id,
             *([trial.variant] if variant else []),
-            *(_short(trial.point.get(key, "")) for key in keys),
+            *(sweeps.cell(trial.point.get(key, "")) for key in keys),
             f"{progress.trial_tokens(trial):,}",
             _value(progress, trial, "train/loss"),
             f"{trial.score:.4f}" if trial.score is not None else _value(progress, trial, header.spec.metric),
@@ -288,7 +288,3 @@ def _summary(progress: Progress, best: TrialState | None) -> str:
 def _value(progress: Progress, trial: TrialState, key: str) -> str:
     newest = progress.latest.get(trial.id, {}).get(key)
     return "" if newest is None else f"{newest.value:.4f}"
-
-
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

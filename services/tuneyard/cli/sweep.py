@@ -1,4 +1,4 @@
-"""`tuneyard sweep`: plan, run, resume, look at."""
+"""`tuneyard sweep`: plan, run, look at, and ask of a sweep what it should do next."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def run(
             print("\n".join(line for line in planned.lines() if line.startswith(("variant ", "points", " "))))
         from tuneyard.cli.screen import watching
 
-        with watching("measuring this machine, preparing data, starting Ray ...") as show_progress:
+        measuring = "measuring this machine, " if calibrate else ""
+        with watching(f"{measuring}preparing data, starting Ray ...") as show_progress:
             from tuneyard.local import run_sweep
 
             folder = run_sweep(loaded, mlflow=mlflow, calibrate=calibrate, announce=announce)
@@ -114,7 +115,7 @@ def plan(
     calibrate: Calibrate = True,
     as_json: Json = False,
 ) -> None:
-    """What would run: points, models, memory, tokens, time. Creates nothing; exit 2 where nothing can run."""
+    """What would run: points, models, memory, tokens, time. Exit 2 where nothing can run."""
     from tuneyard_pipelines.spec import load
 
     accepted = load(spec, overrides)

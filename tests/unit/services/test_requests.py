@@ -267,6 +267,25 @@ def test_there_is_nothing_to_stop_in_a_sweep_that_has_ended(make_sweep: MakeSwee
         requests.stop(folder)
 
 
+def test_a_stop_whose_driver_was_lost_can_be_asked_for_again(make_sweep: MakeSweep) -> None:
+    made = make_sweep()
+    made.begin()
+    ask(made.folder, requests.stop(made.folder))
+    made.close("lost")
+    assert [type(asked) for asked in requests.stop(made.folder)] == [Stop]
+
+
+def test_a_retry_that_no_driver_has_heard_of_can_be_gone_on_with(make_sweep: MakeSweep) -> None:
+    made = make_sweep("search.trials=1")
+    made.begin()
+    made.end(made.create(1), "error", "disk on fire")
+    made.close("failed")
+    (made.folder.path / "shipped").write_text("1")
+    assert not sweeps.look(made.folder).resumable, "every trial failed for good"
+    ask(made.folder, requests.retry(made.folder))
+    assert sweeps.look(made.folder).resumable
+
+
 def test_asking_loads_no_ray(tmp_path: Path) -> None:
     heavy = ["torch", "ray", "mlflow", "pytorch_lightning", "tuneyard_modules"]
     script = (

@@ -173,7 +173,7 @@ def test_on_narrow_screens_columns_are_left_out_and_no_number_is_cut(
     sweep.end("t001", "stopped_early")
     gone = ["train/loss", *map(short_name, reversed(keys))][:left_out]
     head = ["trial", *map(short_name, keys), "tokens", "train/loss", "val/exact_match", "state"]
-    cells = ["t001", *(screen._short(value) for value in point.values()), "1,234,500", "1.2500", "0.1235"]
+    cells = ["t001", *(sweeps.cell(value) for value in point.values()), "1,234,500", "1.2500", "0.1235"]
     expected = [(name, cell) for name, cell in zip(head, [*cells, "stopped_early"], strict=True) if name not in gone]
     lines = shown(Progress(sweep.folder), width=width)
     assert list(zip(lines[1].split(), lines[2].split(), strict=True)) == expected
