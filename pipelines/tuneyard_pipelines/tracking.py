@@ -4,15 +4,6 @@ It reads the journal and the metric files like any other reader and keeps nothin
 can ship, from the start, as often as needed. Runs are found again by tag; values carry their stored times, and MLflow
 keeps the same key, step, value and time once. Training never waits for it. While MLflow does not take everything, a
 file in the folder (`OUTAGE`) says since when and why; `shipped` says up to which attempt MLflow knows everything.
-
-    the trial is                  status in MLflow     tuneyard.outcome
-    at a leg                      RUNNING              -
-    waiting for its next leg      SCHEDULED            -
-    completed, stopped_early      FINISHED             the same
-    diverged, ..., error          FAILED               the same
-    cancelled, out_of_budget      KILLED               the same
-    at a leg, its driver lost     FAILED               error
-    unfinished, sweep interrupted KILLED               cancelled
 """
 
 from __future__ import annotations
@@ -24,18 +15,16 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuneyard_pipelines import checkpoints, promotion, report
 from tuneyard_pipelines.errors import UnreachableError, first_line
 from tuneyard_pipelines.journal import (
     ATTENTION_NUMBERS,
     ATTENTION_PICTURE,
-    CUT,
-    FAILURES,
     SAMPLES,
     AttemptEnded,
     Header,
@@ -48,21 +37,20 @@ from tuneyard_pipelines.journal import (
 )
 from tuneyard_pipelines.lease import Lease, driven
 from tuneyard_pipelines.metrics import MetricReader, MetricValue
+from tuneyard_pipelines.mlflow_runs import Runs
 from tuneyard_pipelines.plan import plan
+from tuneyard_pipelines.standing import leader, sweep_shown, trial_shown
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
 
 log = logging.getLogger(__name__)
 
 PASS_S = 1.0
 BACKOFF_MAX_S = 30.0
 DRAIN_S = 60.0
-METRICS_A_BATCH, PARAMS_A_BATCH = 1000, 100
-PARAM_LENGTH = 6000
+METRICS_A_BATCH = 1000
 OUTAGE = "outage.json"
-SOURCE_TAGS = {"mlflow.source.name": "tuneyard", "mlflow.source.type": "JOB"}
 
 
 def connect(uri: str) -> MlflowClient:
@@ -91,12 +79,6 @@ def connect(uri: str) -> MlflowClient:
     return client
 
 
-def artifact_location(uri: str, home: Path) -> str | None:
-    """Where a new experiment keeps its files: in the home when MLflow is a database; a server decides itself."""
-    server = uri.startswith(("http:", "https:", "databricks"))
-    return None if server else (home / "artifacts").resolve().as_uri()
-
-
 @contextlib.contextmanager
 def as_default(uri: str) -> Iterator[None]:
     """Parts of MLflow look at nothing but the process's own setting: it names `uri` meanwhile.
@@ -120,34 +102,6 @@ def as_default(uri: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What a run shows: status, and why it ended."""
-
-    status: str
-    outcome: str | None = None
-    reason: str = ""
-
-
-def trial_shown(trial: TrialState, sweep: SweepState) -> Shown:
-    """The table at the head of this file; pure."""
-    if trial.outcome:
-        status = "FAILED" if trial.outcome in FAILURES else "KILLED" if trial.outcome in CUT else "FINISHED"
-        return Shown(status, trial.outcome, trial.message)
-    if sweep.ended is None:
-        return Shown("RUNNING" if trial.running else "SCHEDULED")
-    if sweep.ended.state == "lost" and trial.running:
-        return Shown("FAILED", "error", sweep.ended.message)
-    return Shown("KILLED", "cancelled", sweep.ended.message)
-
-
-def sweep_shown(sweep: SweepState) -> Shown:
-    if sweep.ended is None:
-        return Shown("RUNNING")
-    status = {"finished": "FINISHED", "interrupted": "KILLED"}.get(sweep.ended.state, "FAILED")
-    return Shown(status, sweep.ended.state, sweep.ended.message)
-
-
-@dataclass(frozen=True)
 class _Sending:
     """How far a trial's values have been sent to its run."""
 
@@ -166,7 +120,7 @@ class Shipper:
         self._reported_ms: int | None = None
         self._tail = Tail(folder.journal)
         self._state = SweepState()
-        self._runs: _Runs | None = None
+        self._runs: Runs | None = None
         self._sending: dict[str, _Sending] = {}
         self._done: set[tuple[str, int | None]] = set()
         self._note = ""
@@ -190,7 +144,7 @@ class Shipper:
             self._state = self._state.after(event)
         self._write_report()
         if self._runs is None:
-            self._runs = _Runs(self.client, self.header, self._state)
+            self._runs = Runs(self.client, self.header, self._state)
         refused: Exception | None = None
         for trial in self._state.trials.values():
             try:
@@ -210,7 +164,7 @@ class Shipper:
         assert self._runs is not None
         return self._runs.child(self._state.trials[trial], attempts(self._state, self._state.trials[trial].attempts))
 
-    def _ship_trial(self, runs: _Runs, trial: TrialState) -> None:
+    def _ship_trial(self, runs: Runs, trial: TrialState) -> None:
         ran = attempts(self._state, trial.attempts)
         run_id = runs.child(trial, ran)
         ended = f"{trial.outcome} {trial.ended_ms}"  # one that goes on ends again
@@ -233,7 +187,7 @@ class Shipper:
             runs.set_tag(run_id, "tuneyard.shipped", ended)
             self._done.add((trial.id, trial.ended_ms))
 
-    def _ship_score(self, runs: _Runs) -> None:
+    def _ship_score(self, runs: Runs) -> None:
         scored = self._state.scored
         if scored is None:
             return
@@ -259,7 +213,7 @@ class Shipper:
             log.exception("the report of %s could not be written", self.folder.sweep_id)
             shutil.rmtree(self.folder.report, ignore_errors=True)  # one of an earlier attempt would not be true
 
-    def _ship_report(self, runs: _Runs) -> None:
+    def _ship_report(self, runs: Runs) -> None:
         ended = self._state.ended
         if ended is None or not (self.folder.report / report.PAGE).exists():
             return
@@ -267,7 +221,7 @@ class Shipper:
             self.client.log_artifacts(runs.parent, str(self.folder.report), "report")
             runs.set_tag(runs.parent, "tuneyard.report", str(ended.time_ms))
 
-    def _ship_parent(self, runs: _Runs) -> None:
+    def _ship_parent(self, runs: Runs) -> None:
         reported = self._state.ended is not None and (self.folder.report / report.PAGE).exists()
         text = note(self.header, self._state, runs.link, self._planned, reported=reported)
         if text != self._note:
@@ -411,199 +365,6 @@ def note(header: Header, state: SweepState, link: Callable[[str], str], planned:
     return "\n".join(lines)
 
 
-def leader(header: Header, state: SweepState) -> TrialState | None:
-    """The one that was scored, or before there is one, the best at the highest rung that any trial has reached."""
-    if state.scored is not None and state.ended is not None:
-        return state.trials[state.scored.trial]
-    best = next(iter(standings(header, state)), None)
-    return best if best is not None and best.score is not None else None
-
-
-def standings(header: Header, state: SweepState) -> list[TrialState]:
-    """All trials, best first."""
-    rungs = {name: variant.rungs() for name, variant in header.spec.by_variant.items()}
-    return promotion.standings(state.trials.values(), rungs, header.spec.mode)
-
-
-class _Runs:
-    """The sweep's runs in MLflow: found by tag or made, with what they show kept so that only changes are sent."""
-
-    def __init__(self, client: MlflowClient, header: Header, state: SweepState) -> None:
-        self._client, self._header = client, header
-        self._experiment = self._find_experiment()
-        self._tags: dict[str, dict[str, str]] = {}
-        self._params: dict[str, Mapping[str, str]] = {}
-        self._described: set[str] = set()
-        self._shown: dict[str, Shown] = {}
-        self._children: dict[str, str] = {}
-        self.parent = ""
-        for run in self._mine():
-            self._remember(run)
-        if not self.parent:
-            self._create_parent(state)
-        self._describe_parent()
-
-    def child(self, trial: TrialState, ran: str) -> str:
-        """The trial's run, made if need be; `ran`: its `attempts`."""
-        if trial.id not in self._children:
-            run = self._client.create_run(
-                self._experiment,
-                start_time=trial.created_ms,
-                run_name=trial.name,
-                tags={
-                    "tuneyard.sweep_id": self._header.sweep_id,
-                    "tuneyard.trial_id": trial.id,
-                    "mlflow.parentRunId": self.parent,
-                    "tuneyard.attempts": ran,
-                    **SOURCE_TAGS,
-                },
-            )
-            self._remember(run)
-        run_id = self._children[trial.id]
-        if run_id not in self._described:
-            params = {
-                **self._header.spec.variant(trial.variant).at(trial.point).flat(),
-                **({"variant": trial.variant} if trial.variant else {}),
-                "data.source": self._header.spec.data.source,
-                "data.fingerprint": self._header.data_fingerprint,
-            }
-            self._log_params(run_id, params)
-            self._described.add(run_id)
-        return run_id
-
-    def tag(self, run_id: str, key: str) -> str | None:
-        return self._tags[run_id].get(key)
-
-    def link(self, trial: str) -> str:
-        """The trial's run in MLflow's pages, from any of its pages."""
-        return f"#/experiments/{self._experiment}/runs/{self._children.get(trial, '')}"
-
-    def set_tag(self, run_id: str, key: str, value: str) -> None:
-        if self._tags[run_id].get(key) != value:
-            self._client.set_tag(run_id, key, value[:8000])
-            self._tags[run_id][key] = value
-
-    def show(self, run_id: str, shown: Shown, ended_ms: int | None) -> None:
-        if self._shown[run_id] == shown:
-            return
-        for key, value in (("tuneyard.outcome", shown.outcome), ("tuneyard.reason", shown.reason)):
-            if value:
-                self.set_tag(run_id, key, value)
-            elif self._tags[run_id].pop(key, None) is not None:
-                self._client.delete_tag(run_id, key)
-        if shown.status in ("RUNNING", "SCHEDULED"):
-            self._client.update_run(run_id, status=shown.status)
-        else:
-            self._client.set_terminated(run_id, shown.status, end_time=ended_ms)
-        self._shown[run_id] = shown
-
-    def log_metrics(self, run_id: str, metrics: Sequence[MetricValue]) -> None:
-        from mlflow import entities
-
-        values = [entities.Metric(m.key, m.value, m.time_ms, m.step) for m in metrics]
-        self._client.log_batch(run_id, metrics=values)
-
-    def _find_experiment(self) -> str:
-        from mlflow.exceptions import MlflowException
-
-        name, uri = self._header.spec.name, self._header.tracking_uri
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
-            try:
-                return self._client.create_experiment(name, artifact_location(uri, self._header.home))
-            except MlflowException:  # another sweep of this name was faster
-                found = self._client.get_experiment_by_name(name)
-                if found is None:
-                    raise
-        if found.lifecycle_stage == "deleted":
-            self._client.restore_experiment(found.experiment_id)
-        return str(found.experiment_id)
-
-    def _mine(self) -> Iterable[Run]:
-        """One run for the sweep and for each trial. A second one, whose request was given up and done late, is deleted.
-
-        It is the one with fewer params, since nothing was ever sent to it.
-        """
-        found: dict[str | None, Run] = {}
-        late: list[str] = []
-        token = None
-        while True:
-            page = self._client.search_runs(
-                [self._experiment], f"tags.`tuneyard.sweep_id` = '{self._header.sweep_id}'", page_token=token
-            )
-            for run in page:
-                trial = run.data.tags.get("tuneyard.trial_id")
-                other = found.setdefault(trial, run)
-                if other is not run:
-                    less, more = sorted((other, run), key=lambda each: (len(each.data.params), each.info.run_id))
-                    found[trial] = more
-                    late.append(less.info.run_id)
-            token = page.token
-            if not token:
-                break
-        for run_id in late:  # last, since it would move the pages
-            self._client.delete_run(run_id)
-        return found.values()
-
-    def _remember(self, run: Run) -> None:
-        run_id, tags = run.info.run_id, dict(run.data.tags)
-        self._tags[run_id], self._params[run_id] = tags, run.data.params
-        self._shown[run_id] = Shown(run.info.status, tags.get("tuneyard.outcome"), tags.get("tuneyard.reason", ""))
-        if "tuneyard.trial_id" in tags:
-            self._children[tags["tuneyard.trial_id"]] = run_id
-        else:
-            self.parent = run_id
-
-    def _create_parent(self, state: SweepState) -> None:
-        header = self._header
-        run = self._client.create_run(
-            self._experiment,
-            start_time=state.started_ms or header.created_ms,
-            run_name=f"{header.spec.name} {header.sweep_id}",
-            tags={**header.spec.tags, "tuneyard.sweep_id": header.sweep_id, **SOURCE_TAGS},
-        )
-        self._remember(run)
-
-    def _describe_parent(self) -> None:
-        """Again at every attempt: the one before may have died in the middle of it."""
-        from mlflow.entities import Dataset, DatasetInput, InputTag
-
-        header = self._header
-        self._log_params(self.parent, flatten(header.spec.model_dump(mode="json", by_alias=True, exclude={"tags"})))
-        dataset = Dataset(
-            name=header.spec.data.source[-500:],
-            digest=header.data_fingerprint[:32],
-            source_type="tuneyard",
-            source=json.dumps({"source": header.spec.data.source, "prepared": str(header.data)}),
-            profile=json.dumps({"examples": dict(header.examples), "left_out": header.left_out}),
-        )
-        self._client.log_inputs(self.parent, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
-        self._client.log_text(self.parent, header.spec_text, "spec.yaml")
-
-    def _log_params(self, run_id: str, params: Mapping[str, Any]) -> None:
-        """Those that the run does not show yet: a param cannot change."""
-        from mlflow.entities import Param
-
-        items = [
-            Param(key, _cut(str(value)))
-            for key, value in params.items()
-            if value is not None and key not in self._params[run_id]
-        ]
-        for start in range(0, len(items), PARAMS_A_BATCH):
-            self._client.log_batch(run_id, params=items[start : start + PARAMS_A_BATCH])
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys; lists stay one value."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
 def _try(shipper: Shipper) -> bool:
     file = shipper.folder.path / OUTAGE
     try:
@@ -624,11 +385,6 @@ def _reason(cause: Exception) -> str:
     """The first line that says something: SQLAlchemy puts one of its own advice in front."""
     lines = [text for text in str(cause).strip().splitlines() if not text.startswith("(raised as a result of")]
     return lines[0][:500] if lines else type(cause).__name__
-
-
-def _cut(value: str) -> str:
-    """MLflow would cut without a word; the sweep's run holds the whole spec as a file."""
-    return value if len(value) <= PARAM_LENGTH else f"{value[: PARAM_LENGTH - 40]}... (whole in spec.yaml of the sweep)"
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tuneyard.settings import is_default, without_passwords
-from tuneyard_pipelines import control, lease, report, tracking
+from tuneyard_pipelines import control, lease, report, standing, tracking
 from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.journal import FAILURES, Header, SweepFolder, SweepState, TrialState
 from tuneyard_pipelines.plan import plan
@@ -165,7 +165,7 @@ def look(folder: SweepFolder) -> View:
         folder=str(folder.path),
         report=str(folder.report / report.PAGE) if (folder.report / report.PAGE).exists() else "",
         tracking_uri=without_passwords(header.tracking_uri),
-        leaderboard=tuple(_row(trial, header, state) for trial in tracking.standings(header, state)),
+        leaderboard=tuple(_row(trial, header, state) for trial in standing.standings(header, state)),
         asked=asked(header, folder),
         test=dict(state.scored.metrics) if state.scored else {},
         scored=state.scored.trial if state.scored else None,
@@ -234,7 +234,7 @@ def _sweep_state(folder: SweepFolder, state: SweepState) -> str:
 
 
 def _row(trial: TrialState, header: Header, state: SweepState) -> Row:
-    shown = trial.state if state.ended is None else tracking.trial_shown(trial, state).outcome or trial.state
+    shown = trial.state if state.ended is None else standing.trial_shown(trial, state).outcome or trial.state
     return Row(
         trial=trial.id,
         name=trial.name,

@@ -21,6 +21,7 @@ import ray
 from measurement import Measured, spread
 
 from tuneyard_pipelines import sweep
+from tuneyard_pipelines.cluster import OBJECT_STORE_BYTES, quiet
 from tuneyard_pipelines.journal import SweepFolder
 from tuneyard_pipelines.leg import Leg
 from tuneyard_pipelines.pictures import PICTURE
@@ -66,8 +67,8 @@ def slots() -> Measured:
 
 
 def _sweep(home: Path) -> SweepFolder:
-    sweep.quiet()
-    ray.init(num_cpus=SLOTS, include_dashboard=False, log_to_driver=False, object_store_memory=sweep.OBJECT_STORE_BYTES)
+    quiet()
+    ray.init(num_cpus=SLOTS, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE_BYTES)
     try:
         return sweep.run(
             parse(SPEC, file="slots.py"),

@@ -12,6 +12,7 @@ import ray
 from driven_sweep import DrivenSweep, driven_sweep
 
 from tuneyard_pipelines import sweep, tracking
+from tuneyard_pipelines.cluster import OBJECT_STORE_BYTES, quiet
 from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.spec import SweepSpec
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
-    sweep.quiet()
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=sweep.OBJECT_STORE_BYTES)
+    quiet()
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE_BYTES)
     yield
     ray.shutdown()
 

@@ -32,7 +32,8 @@ from tuneyard.local import load_model
 from tuneyard_pipelines import sweep, tracking
 from tuneyard_pipelines.journal import LegEnded, LegStarted, SweepFolder, SweepState, Tail
 from tuneyard_pipelines.metrics import MetricReader
-from tuneyard_pipelines.tracking import Shipper, drain, in_background, sweep_shown, trial_files, trial_shown
+from tuneyard_pipelines.standing import sweep_shown, trial_shown
+from tuneyard_pipelines.tracking import Shipper, drain, in_background, trial_files
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 

@@ -14,11 +14,12 @@ import pytest
 from driven_sweep import DrivenSweep
 from mlflow.exceptions import MlflowException
 
-from tuneyard_pipelines import evidence, tracking
+from tuneyard_pipelines import evidence, mlflow_runs, tracking
 from tuneyard_pipelines.errors import UnreachableError
 from tuneyard_pipelines.journal import OUTCOMES, AttemptEnded, SweepState, TrialState, WinnerRegistered, WinnerScored
 from tuneyard_pipelines.lease import Lease
-from tuneyard_pipelines.tracking import Shipper, Shown, drain, reconcile, sweep_shown, trial_shown
+from tuneyard_pipelines.standing import Shown, sweep_shown, trial_shown
+from tuneyard_pipelines.tracking import Shipper, drain, reconcile
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -671,5 +672,5 @@ def test_two_sweeps_of_one_name_share_the_experiment_and_nothing_else(
     ],
 )
 def test_files_lie_in_the_home_unless_a_server_keeps_them(tmp_path: Path, uri: str, own: bool) -> None:
-    location = tracking.artifact_location(uri, tmp_path)
+    location = mlflow_runs.artifact_location(uri, tmp_path)
     assert location is None if own else location == (tmp_path / "artifacts").as_uri()

@@ -11,6 +11,7 @@ from tuneyard_pipelines.catalog import GUESSED_CHARACTERS, vocab_size
 from tuneyard_pipelines.journal import AttemptEnded, AttemptStarted, Header, SweepFolder, SweepState, Tail, TrialState
 from tuneyard_pipelines.metrics import MetricReader
 from tuneyard_pipelines.report.trials import CurvePoint, Sweep, Trial
+from tuneyard_pipelines.standing import trial_shown
 
 TRAINING = "seconds of training, all trials"
 _TOKENS, _LOSS, _SPEED = "train/tokens", "train/loss", "train/tokens_per_second"
@@ -45,16 +46,16 @@ def _trial(folder: SweepFolder, header: Header, state: SweepState, trial: TrialS
     scores = {shares[leg.rung] if leg.rung < len(shares) else leg.share: leg.score for leg in trial.legs}
     if trial.cut is not None:
         scores[trial.cut.share] = trial.cut.score
-    outcome, message = _ending(trial, state)
+    shown = trial_shown(trial, state)  # one that was open when its sweep ended did not go on waiting
     return Trial(
         id=trial.id,
         number=trial.number,
         name=trial.name,
         point=trial.point,
         values=values,
-        state=outcome,
+        state=shown.outcome or trial.state,
         variant=trial.variant,
-        message=message,
+        message=shown.reason,
         score=trial.score,
         share=max(scores, default=0.0),
         tokens=trial.tokens,
@@ -68,14 +69,6 @@ def _trial(folder: SweepFolder, header: Header, state: SweepState, trial: TrialS
 def _speed(trial: Trial) -> float:
     """Tokens a second in training; 0 where it was never measured."""
     return statistics.median([value for _, _, value in trial.curves.get(_SPEED, ())] or [0.0])
-
-
-def _ending(trial: TrialState, state: SweepState) -> tuple[str, str]:
-    """A trial that was open when its sweep ended was cancelled, or fell with a driver that died."""
-    if trial.outcome is not None or state.ended is None:
-        return trial.state, trial.message
-    fell = state.ended.state == "lost" and trial.running
-    return "error" if fell else "cancelled", state.ended.message
 
 
 def _curves(folder: SweepFolder, state: SweepState, trial: TrialState, wanted: set[str]) -> dict[str, list[CurvePoint]]:

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuneyard import sweeps
-from tuneyard_pipelines import tracking
+from tuneyard_pipelines import standing
 from tuneyard_pipelines.journal import (
     AttemptStarted,
     Event,
@@ -101,7 +101,7 @@ class Progress:
         """What is done once all trials have ended; empty before, and after the sweep's end."""
         state, registration = self.state, self.header.spec.registration
         ended = sum(trial.outcome is not None for trial in state.trials.values())
-        best = tracking.leader(self.header, state)
+        best = standing.leader(self.header, state)
         if state.ended is not None or best is None or ended < max(self._trials, len(state.trials)):
             return ""
         if state.scored is None or state.scored.trial != best.id:
@@ -138,8 +138,8 @@ def render(progress: Progress, height: int, width: int) -> Group:
     header, state = progress.header, progress.state
     keys = list(header.spec.varied)
     variant = ["variant"] if header.spec.variants else []
-    best = tracking.leader(header, state)
-    trials = tracking.standings(header, state)
+    best = standing.leader(header, state)
+    trials = standing.standings(header, state)
     trouble = [text for text in (sweeps.outage_text(progress.folder, header),) if text]
     shown = _fitting(trials, height - 2 - len(trouble))
     head = ["trial", *variant, *map(short_name, keys), "tokens", "train/loss", header.spec.metric, "state"]

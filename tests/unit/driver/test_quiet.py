@@ -13,6 +13,7 @@ import ray
 from ray._private import worker
 
 from tuneyard_pipelines import sweep
+from tuneyard_pipelines.cluster import _start_ray, quiet
 
 
 def test_what_the_cluster_says_of_dead_workers_is_logged_and_not_printed(
@@ -20,7 +21,7 @@ def test_what_the_cluster_says_of_dead_workers_is_logged_and_not_printed(
 ) -> None:
     monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)  # put back at the end
     monkeypatch.setattr(ray, "init", lambda **settings: None)
-    sweep._start_ray()
+    _start_ray()
     stopped = threading.Event()
 
     def poll() -> tuple[None, dict[str, Any]]:
@@ -35,7 +36,7 @@ def test_what_the_cluster_says_of_dead_workers_is_logged_and_not_printed(
 
 
 def test_no_traceback_of_a_trial_reaches_the_screen() -> None:
-    sweep.quiet()
+    quiet()
     assert not logging.getLogger("ray.tune.execution.tune_controller").isEnabledFor(logging.ERROR)
 
 
@@ -64,7 +65,7 @@ def test_after_a_full_disk_the_end_is_not_sent_again_and_again(monkeypatch: pyte
 
 
 def test_a_log_on_a_full_disk_says_nothing_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    sweep.quiet()
+    quiet()
     log, handler = logging.getLogger("tuneyard_pipelines.full"), logging.FileHandler("/dev/full")
     log.addHandler(handler)
     log.warning("what the disk does not take")

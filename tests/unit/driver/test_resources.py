@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tuneyard_pipelines.cluster import check_resources
 from tuneyard_pipelines.errors import InputError
 from tuneyard_pipelines.spec import Resources
-from tuneyard_pipelines.sweep import check_resources
 
 GIB = 1 << 30
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tuneyard_pipelines.sweep import _Signals, _signals_afterwards
+from tuneyard_pipelines.cluster import _signals_afterwards
+from tuneyard_pipelines.sweep import _Signals
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 

@@ -1,0 +1,135 @@
+"""The Ray cluster of a driver: the one there is or one of its own, quiet, and with room for a trial."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import ray
+
+from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.spec import Resources
+
+log = logging.getLogger(__name__)
+
+OBJECT_STORE_BYTES = 200 << 20  # trials read memory-mapped files; Ray's own default takes a third of the memory
+
+
+@contextlib.contextmanager
+def cluster(resources: Resources) -> Iterator[None]:
+    """A Ray cluster that can run a trial: the one this process is connected to, or one of its own on this machine.
+
+    Raises InputError when no node holds what one trial asks for; it would otherwise wait for ever.
+    """
+    quiet()
+    own = not ray.is_initialized()
+    try:
+        if own:
+            _start_ray()
+        check_resources(resources, nodes())
+        yield
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def _start_ray() -> None:
+    local: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+    with _signals_afterwards():
+        ray._private.worker.print_to_stdstream = _log_ray  # Ray has no setting for it
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **({} if os.environ.get("RAY_ADDRESS") else local))
+
+
+def _log_ray(data: Mapping[str, Any], ignore_prefix: bool) -> None:
+    """What the cluster says about workers that died and memory that ran out: not over the screen."""
+    for line in data["lines"]:
+        log.warning("%s", line)
+
+
+def quiet() -> None:
+    """No telemetry, no progress bars and no result files of Ray's own; for the driver and for every worker."""
+    for name, value in {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AIR_NEW_OUTPUT": "0",
+        "TUNE_DISABLE_SIGINT_HANDLER": "1",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+        "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }.items():
+        os.environ.setdefault(name, value)
+    logging.raiseExceptions = False  # a log that a full disk does not take is no reason to fill the screen
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial's traceback: its own log has it, too
+
+
+def request(resources: Resources) -> dict[str, float]:
+    """What Ray reserves for a trial."""
+    return {
+        "cpu": resources.cpus_per_worker,
+        "gpu": resources.gpus_per_worker,
+        "memory": resources.memory_per_worker_bytes,
+    }
+
+
+def check_resources(resources: Resources, there: Sequence[Mapping[str, float]]) -> None:
+    """Raises InputError, naming what exists, unless one node alone can hold a trial."""
+    if any(fitting(node, resources) for node in there):
+        return
+    wanted = (
+        f"{resources.cpus_per_worker} CPU, {resources.gpus_per_worker} GPU and "
+        f"{resources.memory_per_worker_bytes / 2**30:.1f} GiB of memory"
+    )
+    present = "; ".join(
+        f"{node.get('CPU', 0):g} CPU, {node.get('GPU', 0):g} GPU, {node.get('memory', 0) / 2**30:.1f} GiB"
+        for node in there
+    )
+    raise InputError(
+        f"resources: a trial asks for {wanted} on one node, and no node of this cluster has that much "
+        f"(nodes: {present or 'none'}); lower cpus_per_worker, gpus_per_worker or memory_per_worker"
+    )
+
+
+def nodes() -> list[Mapping[str, float]]:
+    """What each node that is there holds, by the names of Ray."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def fitting(node: Mapping[str, float], resources: Resources) -> int:
+    """How many trials one node holds at a time."""
+    wanted = {
+        "CPU": resources.cpus_per_worker,
+        "GPU": resources.gpus_per_worker,
+        "memory": resources.memory_per_worker_bytes,
+    }
+    return min(int(node.get(name, 0) // amount) for name, amount in wanted.items() if amount)
+
+
+@contextlib.contextmanager
+def _signals_afterwards() -> Iterator[None]:
+    """What SIGINT and SIGTERM do, they do once Ray has started: in the middle they would be lost, or crash it.
+
+    Ray puts a handler of its own in the place of SIGTERM's, which exits; the one before it is put back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda number, frame: heard.append(number))
+    try:
+        yield
+    except SystemExit:  # Ray's own handler
+        heard.append(signal.SIGTERM)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    if heard:
+        signal.raise_signal(heard[0])
