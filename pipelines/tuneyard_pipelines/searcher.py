@@ -38,7 +38,7 @@ RETRIED = frozenset({"error", "stalled"})  # a point that diverges or outgrows i
 
 
 @dataclass
-class _Family:
+class _VariantSearch:
     """A variant in the search: its spec, its space, and whether that has no new point left."""
 
     spec: SweepSpec
@@ -47,7 +47,7 @@ class _Family:
 
 
 class LegSearcher(Searcher):
-    """Suggests (trial, rung) pairs; its only state beside the journal is which Tune trial runs which leg.
+    """Suggests (trial, rung) pairs. The journal is its state; what it keeps beside it lasts for one attempt only.
 
     Tune pickles its searcher now and then for a restore that is never made: the journal is all that an attempt needs.
     `finishing` is set from outside: no leg begins any more, those that run come to their end.
@@ -58,8 +58,9 @@ class LegSearcher(Searcher):
     ) -> None:
         super().__init__(metric="leg", mode=spec.mode)  # Tune wants the name of something that is reported
         self._journal, self._spec, self._attempt, self._now_ms = journal, spec, attempt, now_ms
-        self._families = {
-            name: _Family(variant, Space(variant, characters=characters)) for name, variant in spec.by_variant.items()
+        self._variants = {
+            name: _VariantSearch(variant, Space(variant, characters=characters))
+            for name, variant in spec.by_variant.items()
         }
         self._inbox = Inbox(journal.folder)
         self.heard = 0  # requests that were followed
@@ -75,7 +76,7 @@ class LegSearcher(Searcher):
     @property
     def exhausted(self) -> bool:
         """Whether some variant has fewer points than were asked for."""
-        return any(family.exhausted for family in self._families.values())
+        return any(search.exhausted for search in self._variants.values())
 
     def asked_meanwhile(self) -> bool:
         """Whether something was asked for after the last leg was chosen."""
@@ -128,22 +129,27 @@ class LegSearcher(Searcher):
         """The journal is the state."""
 
     def _next(self) -> Go | Else:
+        """The next leg of a trial that still has its place."""
+        while True:
+            step = self._choose()
+            if not isinstance(step, Go) or not self._lost_its_place(self._journal.state.trials[step.trial]):
+                return step
+            self._gone.add(step.trial)
+
+    def _choose(self) -> Go | Else:
         """The next leg of the variant that has used the least so far and has one."""
         wishes, state = self._inbox.read(), self._journal.state
         self.heard = wishes.heard
         asked = rules(self._spec, wishes, frozenset(self._gone))
-        states = {name: state.of(name) for name in self._families}
+        states = {name: state.of(name) for name in self._variants}
         waiting = False
-        for name in sorted(self._families, key=lambda name: promotion.spent(states[name], asked[name])):
-            family = self._families[name]
-            exhausted = family.exhausted and _added(family.space, name, states[name], wishes) is None
+        for name in sorted(self._variants, key=lambda name: promotion.spent(states[name], asked[name])):
+            search = self._variants[name]
+            exhausted = search.exhausted and _added(search.space, name, states[name], wishes) is None
             step = promotion.next_leg(states[name], asked[name], exhausted=exhausted)
             if step is Else.NEW:
                 step = self._new_trial(name, states[name], asked[name], wishes)
             if isinstance(step, Go):
-                if self._lost_its_place(self._journal.state.trials[step.trial]):
-                    self._gone.add(step.trial)
-                    return self._next()
                 return step
             waiting = waiting or step is Else.WAIT
         return Else.WAIT if waiting else Else.DONE
@@ -154,13 +160,13 @@ class LegSearcher(Searcher):
         return stood and not checkpoints.any_left(self._journal.folder.trial(trial.id))
 
     def _new_trial(self, name: str, state: SweepState, asked: Rules, wishes: Wishes) -> Go | Else:
-        family = self._families[name]
-        point = _added(family.space, name, state, wishes)
+        search = self._variants[name]
+        point = _added(search.space, name, state, wishes)
         if point is None:
             history = [observed(trial) for trial in state.trials.values()]
-            point = propose(family.space, self._spec.search.algorithm, self._spec.seed, history)
+            point = propose(search.space, self._spec.search.algorithm, self._spec.seed, history)
         if point is None:
-            family.exhausted = True
+            search.exhausted = True
             return promotion.next_leg(state, asked, exhausted=True)
         number = self._journal.folder.last_number(self._journal.state) + 1
         trial = f"t{number:03d}"
@@ -170,7 +176,7 @@ class LegSearcher(Searcher):
 
     def _ended(self, leg: Leg, result: LegResult) -> None:
         self._journal.append(_stands(LegEnded, leg, result, self._now_ms()))
-        if leg.rung == len(self._families[leg.variant].spec.rungs()) - 1:
+        if leg.rung == len(self._variants[leg.variant].spec.rungs()) - 1:
             self._journal.append(TrialEnded(leg.trial, "completed", "", self._now_ms()))
 
     def _cut(self, leg: Leg, result: LegResult) -> None:
