@@ -253,9 +253,9 @@ class _Run:
             lines = ["\t".join(text.replace("\t", " ").replace("\n", "⏎") for text in row) for row in rows]
             (folder / SAMPLES).write_text("\n".join(lines) + "\n", encoding="utf-8")
             pictures.attention(folder, self.objective.attention(self.module.network), self.leg.trial)
-        except OSError:  # a full disk ends the attempt
-            raise
-        except Exception:
+        except Exception as cause:
+            if isinstance(cause, OSError) and cause.errno in UNWRITABLE:  # ends the attempt
+                raise
             log.exception("samples or attention of %s cannot be shown", self.leg.trial)
 
 

@@ -16,7 +16,7 @@ import torch
 from tiny_sweep import tiny
 
 from tuneyard_modules.translation import TranslationModule
-from tuneyard_pipelines import checkpoints, data
+from tuneyard_pipelines import checkpoints, data, pictures
 from tuneyard_pipelines.checkpoints import Checkpoint
 from tuneyard_pipelines.journal import AttemptStarted, Header, Journal, SweepFolder
 from tuneyard_pipelines.leg import NO_SPACE, Leg, LegResult
@@ -184,6 +184,25 @@ def test_a_leg_frees_what_it_made_and_does_not_look_at_the_libraries(home: Path)
     finally:
         gc.enable()
     assert gc.get_freeze_count() > 0
+
+
+@pytest.mark.parametrize("cause", [OSError("cannot open resource"), ValueError("no such glyph")])
+def test_what_cannot_be_drawn_costs_no_trial(home: Path, monkeypatch: pytest.MonkeyPatch, cause: Exception) -> None:
+    def fail(*args: Any) -> None:
+        raise cause
+
+    monkeypatch.setattr(pictures, "attention", fail)
+    trial = make(home, f"drawn-{type(cause).__name__}")
+    assert trial.run(0).outcome is None
+    assert "cannot be shown" in (trial.folder.attempt(TRIAL, 1) / "trial.log").read_text()
+
+
+def test_a_full_disk_while_drawing_is_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pictures, "attention", fail)
+    assert make(home, "full-drawing").run(0).outcome == NO_SPACE
 
 
 def test_a_leg_whose_sweep_cannot_be_read_is_an_error_and_no_exception(tmp_path: Path) -> None:
