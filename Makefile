@@ -52,7 +52,7 @@ check: lint ## Lint, types, import walls and the fast tests: before every commit
 
 .PHONY: test
 test: check ## What CI runs: check, and then all other tests, with real Ray and real MLflow
-	$(BIN)/pytest $(FAST_TESTS:%=--ignore=%)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile $(FAST_TESTS:%=--ignore=%)
 
 .PHONY: bench
 bench: install ## Measure what Tuneyard itself costs, against its bounds, as JSON: minutes, on a machine that is idle
