@@ -179,6 +179,11 @@ class SweepSpec(Part):
         return tuple(key for key in self.values if any(key in spec.ranges for spec in self.by_variant.values()))
 
     @property
+    def architectures(self) -> tuple[str, ...]:
+        """The architecture of each variant, named once."""
+        return tuple(dict.fromkeys(str(one.values["model.architecture"]) for one in self.by_variant.values()))
+
+    @property
     def uses_characters(self) -> bool:
         """Whether some trial has a vocabulary of type: char, which depends on the data."""
         kinds = [variant.values["data.tokenizer.type"] for variant in self.by_variant.values()]
