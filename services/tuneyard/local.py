@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import yaml
@@ -25,9 +25,13 @@ from tuneyard_pipelines.report import TRAINING
 from tuneyard_pipelines.spec import SweepSpec, Tokenizer, load
 
 if TYPE_CHECKING:
+    from tuneyard_pipelines.data.examples import Finding
+    from tuneyard_pipelines.data.prepare import Progress
+    from tuneyard_pipelines.data_facts import DataFacts
     from tuneyard_pipelines.package import TextModel
 
 Announce = Callable[[SweepFolder], None]
+SHOWN_EXAMPLES = 3  # of each split
 
 
 def run_sweep(
@@ -87,6 +91,47 @@ def plan_sweep(spec: SweepSpec, *, home: Path | None = None, calibrate: bool = T
     home = home or settings.find_home()
     machine = _machine(spec, home, calibrate=calibrate)
     return plan(spec, machine)
+
+
+@dataclass(frozen=True)
+class DataView:
+    """What `data show` says: facts, findings, and the first examples of each split as (column, text) lists."""
+
+    facts: DataFacts
+    findings: tuple[Finding, ...]
+    examples: Mapping[str, Sequence[Mapping[str, str]]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            **self.facts.to_dict(),
+            "findings": [one.to_dict() for one in self.findings],
+            "first_examples": {name: [dict(one) for one in found] for name, found in self.examples.items()},
+        }
+
+
+def find_data(source: str, *, task: str | None = None, overrides: Sequence[str] = ()) -> SweepSpec:
+    """The spec that `source` is."""
+    return load(Path(source), overrides)
+
+
+def show_data(spec: SweepSpec, *, home: Path | None = None, progress: Progress = lambda doing, share: None) -> DataView:
+    """Prepare the data of a sweep, cut it by each of its tokenizers, and say what that gives.
+
+    Both are kept in the cache of the home, where a sweep finds them. Raises DataError for data that cannot be used.
+    """
+    from tuneyard_pipelines import data
+    from tuneyard_pipelines.data import profile
+
+    home = home or settings.find_home()
+    settings.make_home(home)
+    prepared = data.prepare(spec.data, spec.seed, home / "data", spec.task, progress)
+    encoded = [(one, data.encode(prepared, one.tokenizer, progress)) for one in profile.candidates(spec)]
+    return DataView(
+        facts=profile.facts(prepared, encoded, task=spec.task, seed=spec.seed),
+        findings=prepared.findings,
+        examples={name: prepared.first(name, SHOWN_EXAMPLES) for name in prepared.examples},
+    )
 
 
 def _forecast(planned: Plan) -> dict[str, float]:

@@ -87,6 +87,13 @@ class PreparedData:
         """The split `name` (train, validation, test), memory-mapped: id (int64) and the texts of `columns` (str)."""
         return arrow.mapped(self.folder / name)
 
+    def first(self, name: str, count: int) -> list[dict[str, str]]:
+        """The texts by column of the first `count` examples of the split `name`."""
+        found = itertools.chain.from_iterable(
+            zip(*(rows[column] for column in self.columns), strict=True) for rows in arrow.batches(self.folder / name)
+        )
+        return [dict(zip(self.columns, texts, strict=True)) for texts in itertools.islice(found, count)]
+
 
 @dataclass(frozen=True)
 class EncodedData:
