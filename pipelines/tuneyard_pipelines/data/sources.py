@@ -132,7 +132,8 @@ def _rows(
 
 def _kept(texts: tuple[str, ...], task: str, tally: Tally, place: str) -> tuple[str, ...] | None:
     """The texts as they are kept; None, and a count, where one is empty."""
-    if any(_CONTROLS.search(text) for text in texts):
+    whole = "\n".join(texts)
+    if _CONTROLS.search(whole):
         bad = next(text for text in texts if _CONTROLS.search(text))
         tally.add("texts with control characters, which are taken out", "mended", f"{place}: {lines.shown(bad)}")
         texts = tuple(_CONTROLS.sub("", text) for text in texts)
@@ -144,7 +145,7 @@ def _kept(texts: tuple[str, ...], task: str, tally: Tally, place: str) -> tuple[
         what = "empty texts" if not any(kept) else "pairs with an empty side"
         tally.add(what, "left out", place)
         return None
-    if any(_RIGHT_TO_LEFT.search(text) for text in kept):
+    if not whole.isascii() and _RIGHT_TO_LEFT.search(whole):
         tally.add("texts with letters that run from right to left", "kept", place)
     return kept
 

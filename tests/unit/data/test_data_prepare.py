@@ -367,7 +367,8 @@ from types import SimpleNamespace as Some
 from tuneyard_pipelines.data import encode, prepare
 from tuneyard_pipelines.spec import DataSpec
 data = DataSpec(source="builtin/dates", examples=400)
-encode(prepare(data, 1, pathlib.Path(sys.argv[1])), Some(type="char")).split("train")
+prepared = prepare(data, 1, pathlib.Path(sys.argv[1]))
+prepared.split("train")[:], encode(prepared, Some(type="char")).split("train")
 import huggingface_hub.constants
 print({"torch", "tensorflow"} & set(sys.modules), huggingface_hub.constants.HF_HUB_OFFLINE)
 """
