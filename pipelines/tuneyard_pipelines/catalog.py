@@ -94,11 +94,20 @@ TASKS: dict[str, Task] = {
     )
 }
 
-TASK_DATA: dict[str, TaskData] = {
-    "translation": TaskData(("source", "target"), ("builtin/dates",), (".tsv", ".txt", ".csv", ".jsonl")),
-    "language_modeling": TaskData(("text",), ("builtin/stdlib",), (".txt", ".csv", ".jsonl")),
+_SEQUENCES: dict[str, tuple[str, ...]] = {
+    **{f"builtin/{name}": ("min_length", "max_length", "symbols") for name in ("copy", "reverse", "sort")},
+    "builtin/recall": ("min_length", "max_length", "symbols", "distractors"),
 }
-BUILTIN_DATA: tuple[str, ...] = tuple(name for held in TASK_DATA.values() for name in held.builtin)
+GENERATED: dict[str, tuple[str, ...]] = {"builtin/dates": (), "builtin/numbers": ("languages", "largest"), **_SEQUENCES}
+"""Built-in data of any size, and the keys of data.generate that each follows."""
+
+NUMBER_LANGUAGES = ("de", "en", "es", "fa", "fi", "fr", "id", "ja", "ko", "pl", "ru", "th")
+
+TASK_DATA: dict[str, TaskData] = {
+    "translation": TaskData(("source", "target"), tuple(GENERATED), (".tsv", ".txt", ".csv", ".jsonl")),
+    "language_modeling": TaskData(("text",), ("builtin/stdlib", *_SEQUENCES), (".txt", ".csv", ".jsonl")),
+}
+BUILTIN_DATA: tuple[str, ...] = tuple(dict.fromkeys(name for held in TASK_DATA.values() for name in held.builtin))
 DATA_FILES: tuple[str, ...] = tuple(dict.fromkeys(suffix for held in TASK_DATA.values() for suffix in held.files))
 
 BYTE_VOCAB_SIZE = 4 + 256  # special tokens and bytes

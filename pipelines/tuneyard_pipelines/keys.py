@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from tuneyard_pipelines import units
-from tuneyard_pipelines.catalog import BUILTIN_DATA, DATA_FILES
+from tuneyard_pipelines.catalog import BUILTIN_DATA, DATA_FILES, NUMBER_LANGUAGES
 from tuneyard_pipelines.sections import Part, Ranged, Says, refusal
 from tuneyard_pipelines.spec_yaml import shown_value
 
@@ -192,6 +192,65 @@ class Split(Part):
     test: float = _key(0.05, "Share for the final score.", "share", gt=0, lt=0.5)
 
 
+def _languages(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError
+    for word in value:
+        if word not in NUMBER_LANGUAGES:
+            raise refusal(f"found {shown_value(word)}; allowed: {_LANGUAGES}")
+        if value.count(word) > 1:
+            raise refusal(f"found {word} twice; name each language once")
+    return tuple(value)
+
+
+_LANGUAGES = f"a list of {', '.join(NUMBER_LANGUAGES)}"
+
+
+class Generate(Part):
+    """What the built-in data that is made, not read, is like."""
+
+    min_length: Whole = _key(
+        4,
+        "Shortest sequence of builtin/copy, reverse and sort, and fewest pairs of builtin/recall.",
+        "symbols, or pairs",
+        ge=1,
+        le=65536,
+    )
+    max_length: Whole = _key(
+        16,
+        "Longest sequence, and most pairs; every length up to it is as likely as another.",
+        "symbols, or pairs",
+        ge=1,
+        le=65536,
+    )
+    symbols: Whole = _key(
+        16,
+        "How many different symbols there are: digits, letters, then Han characters; of builtin/recall, how many "
+        "letters, each of which can be paired with a digit.",
+        "symbols",
+        ge=2,
+        le=4096,
+    )
+    distractors: Whole = _key(
+        0, "Letters without a digit at random places among the pairs of builtin/recall.", "letters", ge=0, le=65536
+    )
+    languages: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_languages),
+        WithJsonSchema(
+            {"type": "array", "items": {"enum": list(NUMBER_LANGUAGES)}, "minItems": 1, "uniqueItems": True}
+        ),
+        Says(_LANGUAGES),
+    ] = _key(NUMBER_LANGUAGES, "Languages in whose words builtin/numbers writes.")
+    largest: Whole = _key(
+        999_999,
+        "Largest number of builtin/numbers; the smallest is 0, and small ones are drawn more often.",
+        "whole number",
+        ge=9,
+        le=999_999,
+    )
+
+
 class DataSpec(Part):
     """Pairs of texts or documents: where they come from, how they are split and cut into tokens."""
 
@@ -199,12 +258,15 @@ class DataSpec(Part):
         str,
         Field(max_length=4096),
         AfterValidator(_source),
-        Says("builtin/dates or builtin/stdlib, or the path of a .tsv, .txt, .csv or .jsonl file"),
+        Says(f"one of {', '.join(BUILTIN_DATA)}, or the path of a .tsv, .txt, .csv or .jsonl file"),
     ] = _key(
         ...,
-        "Where texts come from. For translation: builtin/dates, or a file of pairs (.tsv and .txt parted by tabs, "
-        ".csv, .jsonl). For language_modeling: builtin/stdlib, the sources of Python's standard library, or a file of "
-        "documents (.txt parted by blank lines, .csv, .jsonl). A relative path counts from the folder of this file.",
+        "Where texts come from. For translation: builtin/dates, builtin/numbers (in words -> in digits), or a file of "
+        "pairs (.tsv and .txt parted by tabs, .csv, .jsonl). For language_modeling: builtin/stdlib, the sources of "
+        "Python's standard library, or a file of documents (.txt parted by blank lines, .csv, .jsonl). For both: "
+        "sequences of symbols with their copy (builtin/copy), reverse (builtin/reverse) or order (builtin/sort), and "
+        "builtin/recall, pairs and then a key (A7 C2 F9 ? C -> 2); in a document, = stands between the two. A relative "
+        "path counts from the folder of this file.",
         examples=["builtin/dates"],
     )
     columns: Columns | None = _key(
@@ -214,7 +276,12 @@ class DataSpec(Part):
         examples=[{}],
     )
     header: bool = _key(False, "Whether the file's first line names the columns.")
-    examples: Whole = _key(20_000, "How many pairs builtin/dates makes.", "pairs", ge=10, le=10**8)
+    examples: Whole = _key(
+        20_000, "How many examples built-in data that is made has: any but builtin/stdlib.", "examples", ge=10, le=10**8
+    )
+    generate: Generate = _section(
+        Generate, "What the examples of builtin/numbers, copy, reverse, sort and recall are like."
+    )
     split: Split = _section(Split, "Which shares of the data are held back: of pairs, or of the documents' bytes.")
     tokenizer: Annotated[Part, TOKENIZER] = _section(lambda: TOKENIZER.variant(), "How text becomes tokens.")
 

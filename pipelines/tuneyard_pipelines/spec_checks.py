@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuneyard_pipelines import ranges
-from tuneyard_pipelines.catalog import METRICS, TASK_DATA, TASKS, TOKENIZERS_WITHOUT_SIZE
+from tuneyard_pipelines.catalog import GENERATED, METRICS, TASK_DATA, TASKS, TOKENIZERS_WITHOUT_SIZE
 from tuneyard_pipelines.constraints import ConstraintError
 from tuneyard_pipelines.sections import Part
 from tuneyard_pipelines.space import Space, constraint_of, needs_costs
@@ -203,9 +203,10 @@ def _data(spec: SweepSpec) -> Iterator[Misfit]:
         message = f"found {shown_value(data.source)}; {spec.task} takes {task.allowed}"
         yield Misfit(("data", "source"), message, reads)
         return
-    if data.source != "builtin/dates" and data.examples != type(data).model_fields["examples"].default:
-        message = "goes with builtin/dates only; other data is taken whole: take it out"
+    if data.source not in GENERATED and data.examples != type(data).model_fields["examples"].default:
+        message = f"goes with {_either(GENERATED)} only; other data is taken whole: take it out"
         yield Misfit(("data", "examples"), message, reads)
+    yield from _generate(spec, reads)
     kind = "" if data.source.startswith("builtin/") else posixpath.splitext(data.source.lower())[1]
     if not kind:
         misplaced = f"goes with a file only, not with {data.source}"
@@ -219,6 +220,32 @@ def _data(spec: SweepSpec) -> Iterator[Misfit]:
     for name, given in (("columns", data.columns is not None), ("header", data.header)):
         if misplaced and given:
             yield Misfit(("data", name), f"{misplaced}; take it out", reads)
+
+
+def _generate(spec: SweepSpec, reads: tuple[Path, ...]) -> Iterator[Misfit]:
+    held, source = spec.data.generate, spec.data.source
+    here: Path = ("data", "generate")
+    follows = GENERATED.get(source, ())
+    for name, field in type(held).model_fields.items():
+        if name not in follows and getattr(held, name) != field.default:
+            goes_with = _either(kind for kind, names in GENERATED.items() if name in names)
+            yield Misfit((*here, name), f"goes with {goes_with} only, not with {source}; take it out", reads)
+    if "max_length" not in follows:
+        return
+    if held.max_length < held.min_length:
+        message = f"found {held.max_length}, below min_length ({held.min_length}); raise it, or lower min_length"
+        yield Misfit((*here, "max_length"), message, reads)
+    elif "distractors" in follows and held.max_length > held.symbols:
+        message = (
+            f"found {held.max_length} pairs, whose letters differ, but symbols is {held.symbols}; lower it, or raise "
+            "symbols"
+        )
+        yield Misfit((*here, "max_length"), message, reads)
+
+
+def _either(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _columns(spec: SweepSpec, kind: str, reads: tuple[Path, ...]) -> Iterator[Misfit]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuneyard_pipelines.catalog import TASK_DATA
-from tuneyard_pipelines.data import dates, documents, lines, pairs, stdlib, tables
+from tuneyard_pipelines.catalog import GENERATED, TASK_DATA
+from tuneyard_pipelines.data import documents, generated, lines, pairs, stdlib, tables
 from tuneyard_pipelines.data.errors import DataError
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
     from tuneyard_pipelines.spec import DataSpec
 
-DATES, STDLIB = "builtin/dates", "builtin/stdlib"
-_FIRST_DATES = 2_000
+STDLIB = "builtin/stdlib"
+_FIRST_GENERATED = 2_000
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ def origin(data: DataSpec, task: str) -> dict[str, Any]:
     takes = TASK_DATA[task]
     if not takes.takes(data.source):
         raise DataError(f"data.source: {data.source!r} is nothing that {task} takes. It takes {takes.allowed}.")
-    if data.source == DATES:
-        return {"builtin": DATES, "version": dates.VERSION, "examples": data.examples}
+    if data.source in GENERATED:
+        return generated.origin(data)
     if data.source == STDLIB:
         return {"builtin": STDLIB, "version": stdlib.VERSION, "sha256": stdlib.sha256()}
     path = Path(data.source)
@@ -54,9 +55,9 @@ def origin(data: DataSpec, task: str) -> dict[str, Any]:
 
 def read(data: DataSpec, task: str, seed: int, origin: dict[str, Any]) -> Texts:
     """Every example. Raises DataError for a source that cannot be used or is no longer that of `origin`."""
-    if data.source == DATES:
-        made = dates.generate(data.examples, seed)
-        return Texts(list(made), list(made), 0)
+    if data.source in GENERATED:
+        made = list(generated.examples(data, task, seed))
+        return Texts([texts for texts, _ in made], [keys for _, keys in made], 0)
     if data.source == STDLIB:
         sources = stdlib.read()
         keys = list(zip(sources.texts, sources.modules, strict=True))
@@ -76,8 +77,9 @@ def read(data: DataSpec, task: str, seed: int, origin: dict[str, Any]) -> Texts:
 
 def beginning(data: DataSpec, task: str, seed: int) -> Iterator[str]:
     """Texts from the beginning of a source that `task` can use, read as far as they are taken."""
-    if data.source == DATES:
-        yield from (text for pair in dates.generate(min(data.examples, _FIRST_DATES), seed) for text in pair)
+    if data.source in GENERATED:
+        first = itertools.islice(generated.examples(data, task, seed), _FIRST_GENERATED)
+        yield from (text for texts, _ in first for text in texts)
         return
     if data.source == STDLIB:
         yield from stdlib.read().texts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tuneyard_pipelines import catalog, spec
@@ -30,7 +32,7 @@ def refused(*overrides: str) -> list[str]:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["data.source=builtin/stdlib"], 'found "builtin/stdlib"; translation takes builtin/dates, or the path of a'),
+        (["data.source=builtin/stdlib"], 'found "builtin/stdlib"; translation takes builtin/dates, builtin/numbers, '),
         (["data.source=a.csv", "data.columns={source: 1}"], "data.columns.target: missing; translation needs a column"),
         (
             ["data.source=a.csv", "data.columns={source: 1, target: 2, text: 3}"],
@@ -62,15 +64,78 @@ def test_tables_that_fit_translation(overrides):
     assert accepted(*overrides).task == "translation"
 
 
+@pytest.mark.parametrize(
+    ("source", "settings", "message"),
+    [
+        ("builtin/dates", "{symbols: 9}", "symbols: goes with builtin/copy, builtin/reverse, builtin/sort or"),
+        ("builtin/copy", "{languages: [de]}", "languages: goes with builtin/numbers only, not with builtin/copy"),
+        ("builtin/sort", "{distractors: 4}", "distractors: goes with builtin/recall only, not with builtin/sort"),
+        ("builtin/recall", "{largest: 99}", "largest: goes with builtin/numbers only, not with builtin/recall"),
+        ("a.csv", "{min_length: 2}", "min_length: goes with builtin/copy, builtin/reverse, builtin/sort or builtin"),
+        ("builtin/copy", "{max_length: 3}", "max_length: found 3, below min_length (4); raise it, or lower min_length"),
+        ("builtin/recall", "{max_length: 17}", "max_length: found 17 pairs, whose letters differ, but symbols is 16"),
+        ("builtin/copy", "{symbols: 4097}", "symbols: found 4097; allowed: an integer from 2 to 4096"),
+        ("builtin/copy", "{min_length: 0}", "min_length: found 0; allowed: an integer from 1 to 65536"),
+        ("builtin/numbers", "{largest: 1000000}", "largest: found 1000000; allowed: an integer from 9 to 999,999"),
+        ("builtin/numbers", "{languages: [xx]}", 'languages: found "xx"; allowed: a list of de, en, es, fa,'),
+        ("builtin/numbers", "{languages: [de, [fr]]}", 'languages: found ["fr"]; allowed: a list of de, en,'),
+        ("builtin/numbers", "{languages: de}", 'languages: found "de"; allowed: a list of de, en, es, fa, fi,'),
+        ("builtin/numbers", "{languages: []}", "languages: found []; allowed: a list of de, en, es, fa, fi, fr,"),
+        ("builtin/numbers", "{languages: [de, en, de]}", "languages: found de twice; name each language once"),
+    ],
+)
+def test_settings_that_do_not_fit_the_data_that_is_made(source, settings, message):
+    [line] = refused(f"data.source={source}", f"data.generate={settings}")
+    assert f"data.generate.{message}" in line
+
+
+@pytest.mark.parametrize(
+    ("source", "settings"),
+    [
+        ("builtin/numbers", {"languages": ["th", "de"], "largest": 99}),
+        ("builtin/sort", {"min_length": 1, "max_length": 64, "symbols": 62}),
+        ("builtin/recall", {"min_length": 2, "max_length": 2, "symbols": 2, "distractors": 30}),
+    ],
+)
+def test_settings_of_data_that_is_made_are_kept(source, settings):
+    held = accepted(f"data.source={source}", "data.examples=10", f"data.generate={json.dumps(settings)}")
+    assert spec.SweepSpec.model_validate_json(held.model_dump_json(by_alias=True)) == held
+    assert settings.items() <= held.model_dump(mode="json")["data"]["generate"].items()
+
+
+def test_the_schema_knows_the_languages():
+    settings = spec.json_schema()["$defs"]["Generate"]["properties"]
+    assert settings["languages"]["items"]["enum"] == list(catalog.NUMBER_LANGUAGES)
+
+
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [
+        ("data.max_length=9", "data.generate.max_length?"),
+        ("model.max_length=9", "sequence_length (in tokens)?"),
+        ("training.max_length=9", "model.sequence_length (in tokens)?"),
+        ("max_length=9", "model.sequence_length (in tokens)?"),
+        ("data.noise=9", "data.generate.distractors?"),
+    ],
+)
+def test_max_length_means_what_its_section_is_about(override, meant):
+    [line] = refused(override)
+    assert line.endswith(f"did you mean {meant}")
+
+
 LANGUAGE = "task=language_modeling"
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([], 'found "builtin/dates"; language_modeling takes builtin/stdlib, or the path of a file (.txt .csv .jsonl)'),
+        (["data.source=builtin/numbers"], 'found "builtin/numbers"; language_modeling takes builtin/stdlib, '),
+        ([], 'found "builtin/dates"; language_modeling takes builtin/stdlib, builtin/copy, '),
         (["data.source=a.tsv"], 'data.source: found "a.tsv"; language_modeling takes builtin/stdlib'),
-        (["data.source=builtin/stdlib", "data.examples=50"], "data.examples: goes with builtin/dates only"),
+        (
+            ["data.source=builtin/stdlib", "data.examples=50"],
+            "data.examples: goes with builtin/dates, builtin/numbers, ",
+        ),
         (["data.source=builtin/stdlib", "data.columns={text: 1}"], "data.columns: goes with a file only, not with"),
         (["data.source=a.txt", "data.columns={text: 1}"], "data.columns: goes with .csv and .jsonl only; a .txt file"),
         (["data.source=a.txt", "data.header=true"], "data.header: goes with .csv and .jsonl only; a .txt file"),
@@ -89,6 +154,7 @@ def test_what_does_not_fit_language_modeling_is_refused_by_name(overrides, messa
     "overrides",
     [
         ["data.source=builtin/stdlib", "data.tokenizer.type=byte"],
+        ["data.source=builtin/recall", "data.examples=50", "data.generate={distractors: 8, symbols: 20}"],
         ["data.source=a.txt"],
         ["data.source=a.csv", "data.columns={text: 2}"],
         ["data.source=a.csv", "data.columns={text: body}", "data.header=true"],
