@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from tuneyard_pipelines.data.errors import DataError
 from tuneyard_pipelines.errors import UNWRITABLE, UnreachableError, first_line
 from tuneyard_pipelines.spec_yaml import shown_value
@@ -136,14 +138,17 @@ def _open(folder: Path, config: str | None, scratch: str, columns: Sequence[str]
         raise DataError(f"{folder}: no such folder")
     if (script := folder / f"{folder.name}.py").exists():
         raise DataError(f"{script}: the code of a data set is not run; put its data files into a folder of their own")
-    _refuse_outside(folder, _named_in_readme(folder))
+    _refuse_outside(folder, _named_in_cards(folder))
     names = tuple(datasets.get_dataset_config_names(str(folder)))
     builder = datasets.load_dataset_builder(str(folder), _config(folder, config, names), cache_dir=scratch)
-    _check_files(folder, [file for files in (builder.config.data_files or {}).values() for file in files])
-    if isinstance(builder, json.Json):
-        builder.info.features = builder.config.features = (
-            None  # else a date is rewritten as a time, and called a string
+    files = [file for held in (builder.config.data_files or {}).values() for file in held]
+    if strange := [file for file in files if not file.lower().endswith(_FILES)]:
+        raise DataError(
+            f"{strange[0]}: no file of texts; of a data set, {' '.join(KINDS)} are read, packed by gz or not"
         )
+    if isinstance(builder, json.Json):
+        # Of what looks like a date, the library would make a time of day, and call that a string.
+        builder.info.features = builder.config.features = None
     features = builder.config.features or builder.info.features
     if hasattr(builder.config, "keep_default_na"):
         builder.config.keep_default_na = False  # else the text "NA" is none at all
@@ -175,21 +180,16 @@ def _config(folder: Path, config: str | None, names: tuple[str, ...]) -> str | N
     return config or default
 
 
-def _named_in_readme(folder: Path) -> Iterator[str]:
+def _named_in_cards(folder: Path) -> Iterator[str]:
     """Every place of files that the data set itself names, before anything looks there."""
-    import yaml
-
-    for name in _CARDS:
-        path = folder / name
-        if path.is_file():
-            text = path.read_text(encoding="utf-8")
-            head = re.match(r"\s*---\s*\n(.*?)\n---\s*(\n|$)", text, re.DOTALL) if name.endswith(".md") else None
-            held = yaml.safe_load(head[1] if head else "" if name.endswith(".md") else text)
-            configs = held.get("configs") if isinstance(held, dict) else None
-            for config in configs if isinstance(configs, list) else ():
-                if isinstance(config, dict):
-                    yield from _words(config.get("data_files"))
-                    yield from _words(config.get("data_dir"))
+    readme, plain = (folder / name for name in _CARDS)
+    for configs in (
+        _hub().DatasetCard.load(readme).data.get("configs") if readme.is_file() else None,
+        (yaml.safe_load(plain.read_text(encoding="utf-8")) or {}).get("configs") if plain.is_file() else None,
+    ):
+        for config in configs or ():
+            yield from _words(config.get("data_files"))
+            yield from _words(config.get("data_dir"))
 
 
 def _words(held: Any) -> Iterator[str]:
@@ -202,14 +202,6 @@ def _words(held: Any) -> Iterator[str]:
             yield from _words(one)
 
 
-def _check_files(folder: Path, files: Sequence[str]) -> None:
-    _refuse_outside(folder, files)
-    if strange := [file for file in files if not file.lower().endswith(_FILES)]:
-        raise DataError(
-            f"{strange[0]}: no file of texts; of a data set, {' '.join(KINDS)} are read, packed by gz or not"
-        )
-
-
 def _refuse_outside(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         path = Path(os.path.normpath(folder / name))
@@ -219,8 +211,8 @@ def _refuse_outside(folder: Path, names: Iterable[str]) -> None:
 
 def _parts(held: Any) -> list[str]:
     """The parts of a nested column, from its feature or from a value: {de: ..., en: ...}, or a translation of these."""
-    if languages := getattr(held, "languages", None):
-        return list(languages)
+    if type(held).__name__ == "Translation":
+        return list(held.languages)
     return list(held) if isinstance(held, dict) else []
 
 

@@ -96,6 +96,18 @@ def test_pairs_in_one_column(tmp_path):
     assert texts(path, columns=columns) == [(None, "b", "a")]
 
 
+def test_translations_of_many_languages_are_not_taken_for_a_pair(tmp_path):
+    many = {"translation_variable_languages": {"languages": ["de", "en"]}}
+    features = {"features": [{"name": "translation", "dtype": many}]}
+    path = folder(tmp_path, **{"README.md": f"---\n{json.dumps({'dataset_info': features})}\n---\n"})
+    row = {"language": ["de", "de", "en"], "translation": ["a", "b", "c"]}
+    pq.write_table(pa.table({"translation": [row]}), path / "train.parquet")
+    with pytest.raises(DataError, match=r"no column .translation.de.; it has translation"):
+        texts(path, columns=("translation.de",))
+    with pytest.raises(DataError, match=r"row 1 of train: translation is .* of type dict, and no text"):
+        texts(path, columns=("translation",))
+
+
 CONFIGS = """---
 configs:
 - config_name: small
