@@ -85,8 +85,8 @@ def _score_language(
     }
     rows: dict[str, Sequence[Any]] = {
         "id": texts["id"],
-        "length": [len(ids) for ids in split["ids"]],
-        "unknown": [_share(ids, UNK) for ids in split["ids"]],
+        "length": split["text"].lengths.tolist(),
+        "unknown": split["text"].shares_of(UNK).tolist(),
         "nll": per_document(split, nll_N).tolist(),
         "correct": per_document(split, correct_N).astype(np.int64).tolist(),
         "target_tokens": per_document(split, np.ones_like(nll_N)).astype(np.int64).tolist(),
@@ -155,8 +155,8 @@ def _score_translation(
     }
     rows: dict[str, Sequence[Any]] = {
         "id": texts["id"],
-        "length": [len(ids) for ids in split["source_ids"]],
-        "unknown": [_share(ids, UNK) for ids in split["source_ids"]],
+        "length": split["source"].lengths.tolist(),
+        "unknown": split["source"].shares_of(UNK).tolist(),
         "exact_match": exact,
         "bleu": _statistics(bleu, hypotheses, references),
         "chrf": _statistics(chrf, hypotheses, references),
@@ -199,7 +199,3 @@ def _teacher_forced(network: EncoderDecoder, batch: TranslationBatch) -> tuple[t
 def _statistics(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> list[list[int]]:
     """Sufficient statistics by example: their sum over examples gives the corpus score."""
     return [[int(value) for value in row] for row in metric._extract_corpus_statistics(hypotheses, [references])]
-
-
-def _share(ids: Sequence[int], token: int) -> float:
-    return list(ids).count(token) / len(ids) if len(ids) else 0.0

@@ -6,24 +6,19 @@ import functools
 from collections import Counter
 from itertools import pairwise
 
-import datasets
+from encoded import encoded_split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuneyard_pipelines.data.batching import BatchStream, Budget, Cursor
+from tuneyard_pipelines.data.tokens import EncodedSplit
 
 MANY = [(number * 7 % 11 + 1, number * 5 % 9 + 1) for number in range(70)]
 
 
 @functools.cache
-def encoded(lengths: tuple[tuple[int, int], ...]) -> datasets.Dataset:
-    return datasets.Dataset.from_dict(
-        {
-            "id": list(range(len(lengths))),
-            "source_ids": [[4] * source for source, _ in lengths],
-            "target_ids": [[5] * target for _, target in lengths],
-        }
-    )
+def encoded(lengths: tuple[tuple[int, int], ...]) -> EncodedSplit:
+    return encoded_split(source=[[4] * source for source, _ in lengths], target=[[5] * target for _, target in lengths])
 
 
 BUDGETS = st.one_of(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import datasets
 import numpy as np
+from encoded import encoded_split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuneyard_pipelines.data import BOS, EOS, PAD
 from tuneyard_pipelines.data.stream import Budget, Cursor
+from tuneyard_pipelines.data.tokens import EncodedSplit
 from tuneyard_pipelines.data.windows import WindowStream, evaluation_windows, per_document
 
-FEATURES = datasets.Features({"id": datasets.Value("int64"), "ids": datasets.List(datasets.Value("int32"))})
 LENGTHS = st.lists(st.integers(0, 30), min_size=1, max_size=8).filter(any)
 BUDGETS = st.one_of(
     st.builds(Budget, st.just("tokens"), st.integers(1, 300)),
@@ -22,12 +22,11 @@ BUDGETS = st.one_of(
 )
 
 
-def text(lengths: list[int]) -> tuple[datasets.Dataset, list[int]]:
+def text(lengths: list[int]) -> tuple[EncodedSplit, list[int]]:
     """Documents, and their stream; no two tokens but EOS are equal, so that each tells its place."""
     bounds = np.cumsum([100, *lengths]).tolist()
     documents = [list(range(start, end)) for start, end in pairwise(bounds)]
-    table = datasets.Dataset.from_dict({"id": range(len(documents)), "ids": documents}, features=FEATURES)
-    return table, [token for document in documents for token in (*document, EOS)]
+    return encoded_split(text=documents), [token for document in documents for token in (*document, EOS)]
 
 
 @st.composite
@@ -75,7 +74,7 @@ def test_each_token_is_counted_once_after_the_text_before_it(lengths, length, st
     assert place == len(whole) == sum(batch.tokens for batch in batches)
     assert all(batch.tokens_BT.numel() <= max(batch_tokens, length) for batch in batches)
     sums = per_document(table, np.concatenate([batch.next_BT[batch.next_BT != PAD].numpy() for batch in batches]))
-    assert sums.tolist() == [sum(document) + EOS for document in table["ids"]]
+    assert sums.tolist() == [sum(document) + EOS for document in table["text"]]
 
 
 @settings(max_examples=60)

@@ -18,14 +18,13 @@ import torch
 
 from tuneyard_modules.translation import TranslationBatch
 from tuneyard_pipelines.data.errors import DataError
-from tuneyard_pipelines.data.stream import Budget, Cursor, Stream, token_lists
+from tuneyard_pipelines.data.stream import Budget, Cursor, Stream
 from tuneyard_pipelines.data.text_tokenizer import BOS, EOS, PAD
 
 if TYPE_CHECKING:
-    import datasets
     from numpy.typing import NDArray
 
-    from tuneyard_pipelines.data.stream import Ints
+    from tuneyard_pipelines.data.tokens import EncodedSplit, Ints, TokenLists
 
 __all__ = ["BatchStream", "Budget", "Cursor", "eval_batches"]
 
@@ -41,7 +40,7 @@ class BatchStream(Stream[TranslationBatch]):
     """
 
     def __init__(
-        self, encoded_train: datasets.Dataset, *, sequence_length: int, batch_tokens: int, seed: int, budget: Budget
+        self, encoded_train: EncodedSplit, *, sequence_length: int, batch_tokens: int, seed: int, budget: Budget
     ) -> None:
         """Raises DataError if no pair fits `sequence_length`."""
         super().__init__(budget)
@@ -72,7 +71,7 @@ class BatchStream(Stream[TranslationBatch]):
 
 
 def eval_batches(
-    encoded_split: datasets.Dataset, *, sequence_length: int, batch_tokens: int
+    encoded_split: EncodedSplit, *, sequence_length: int, batch_tokens: int
 ) -> tuple[list[TranslationBatch], int]:
     """Every pair of a split once, similar lengths together, and how many were cut to fit `sequence_length`.
 
@@ -90,7 +89,7 @@ def eval_batches(
 class _Side:
     """One text of every pair: its tokens are flat[starts : starts + lengths]."""
 
-    flat: NDArray[np.int32]
+    flat: NDArray[Any]
     starts: Ints
     lengths: Ints
 
@@ -117,9 +116,8 @@ class _Pairs:
     target: _Side
 
     @classmethod
-    def read(cls, encoded: datasets.Dataset) -> _Pairs:
-        table = encoded.with_format("arrow")[:]
-        return cls(table["id"].to_numpy(), _side(table["source_ids"]), _side(table["target_ids"]))
+    def read(cls, encoded: EncodedSplit) -> _Pairs:
+        return cls(encoded.ids, _side(encoded["source"]), _side(encoded["target"]))
 
     @property
     def tokens(self) -> Ints:
@@ -127,9 +125,8 @@ class _Pairs:
         return self.source.lengths + self.target.lengths + 2
 
 
-def _side(column: Any) -> _Side:
-    flat, bounds = token_lists(column)
-    return _Side(flat, bounds[:-1], np.diff(bounds))
+def _side(texts: TokenLists) -> _Side:
+    return _Side(texts.flat, texts.bounds[:-1], texts.lengths)
 
 
 def _cut(tokens: Ints, batch_tokens: int) -> list[int]:

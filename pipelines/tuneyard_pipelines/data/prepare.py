@@ -1,7 +1,7 @@
-"""Data made ready once and kept as Arrow files that trials map into memory: texts by split, token ids by tokenizer.
+"""Data made ready once and kept in files that trials map into memory: texts by split, token ids by tokenizer.
 
     CACHE/FINGERPRINT/          train/ validation/ test/ (id, source, target; or id, text)
-        tokens/TYPE-SETTINGS/   tokenizer.json, train/ validation/ test/ (id, source_ids, target_ids; or id, ids)
+        tokens/TYPE-SETTINGS/   tokenizer.json, train/ validation/ test/ (token ids, as `tokens` keeps them)
 
 A fingerprint covers the source's content, not its path: a changed file is prepared anew, a moved one is not.
 """
@@ -22,9 +22,10 @@ from tuneyard_pipelines.data import folders, sources
 from tuneyard_pipelines.data.errors import DataError
 from tuneyard_pipelines.data.splits import SPLITS, split
 from tuneyard_pipelines.data.text_tokenizer import SPECIALS, TextTokenizer
+from tuneyard_pipelines.data.tokens import EncodedSplit, TokenWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import datasets
     import pyarrow
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tuneyard_pipelines.spec import DataSpec, Tokenizer
 
 _FORMAT = 1
+_TOKENS_FORMAT = 2
 _CHUNK_CHARACTERS = 1 << 20
 _COUNTED_CHARACTERS = 1 << 24
 _DIGESTED_BYTES = 128 << 20
@@ -81,11 +83,12 @@ class EncodedData:
     """Token ids by split, without special tokens, and the tokenizer that gave them."""
 
     folder: Path
+    columns: tuple[str, ...]
     tokenizer: TextTokenizer
 
-    def split(self, name: str) -> datasets.Dataset:
-        """The split `name`, memory-mapped: id (int64), and `ids_column` of each text (lists of int32)."""
-        return _load(self.folder / name)
+    def split(self, name: str) -> EncodedSplit:
+        """The split `name`, memory-mapped: the token ids of each text."""
+        return EncodedSplit.open(self.folder / name, self.columns)
 
 
 def prepare(data: DataSpec, seed: int, cache: Path, task: str = "translation") -> PreparedData:
@@ -141,11 +144,14 @@ def encode(prepared: PreparedData, config: Tokenizer) -> EncodedData:
         tokenizer = TextTokenizer.train((text for column in prepared.columns for text in train[column]), config)
         tokenizer.save(partial / _TOKENIZER_FILE)
         for name in SPLITS:
-            _save(partial / name, _token_table(prepared.split(name), prepared.columns, tokenizer))
+            with TokenWriter(partial / name, prepared.columns, tokenizer.vocab_size) as writer:
+                for rows in _batches(prepared.split(name)):
+                    texts = {column: tokenizer.encode_batch(rows[column]) for column in prepared.columns}
+                    writer.append(rows["id"], texts)
         return {**made_by, "vocab_size_reached": tokenizer.vocab_size}
 
     folders.build(folder, fill)
-    return EncodedData(folder, TextTokenizer.load(folder / _TOKENIZER_FILE))
+    return EncodedData(folder, prepared.columns, TextTokenizer.load(folder / _TOKENIZER_FILE))
 
 
 def count_vocabulary(
@@ -172,11 +178,6 @@ def count_vocabulary(
     return len(SPECIALS) + len(alphabet), False
 
 
-def ids_column(column: str) -> str:
-    """The name under which the token ids of a text column are kept: source_ids, target_ids, or ids for `text`."""
-    return "ids" if column == "text" else f"{column}_ids"
-
-
 def _quickly_digested(data: DataSpec) -> bool:
     """Whether the content's digest, which the place in a cache follows from, is known within a second."""
     try:
@@ -193,7 +194,7 @@ class _Place(NamedTuple):
 
 def _made_by(config: Tokenizer) -> dict[str, Any]:
     settings = {"type": config.type, "vocab_size": config.vocab_size if config.type == "bpe" else None}
-    return {"format": _FORMAT, "tokenizers": tokenizers.__version__, **settings}
+    return {"format": _TOKENS_FORMAT, "tokenizers": tokenizers.__version__, **settings}
 
 
 def _tokens(folder: Path, config: Tokenizer) -> Path:
@@ -218,30 +219,15 @@ def _text_table(rows: Sequence[Sequence[str]], positions: Sequence[int], columns
     return pa.table([pa.array(positions, pa.int64()), *texts], names=["id", *columns])
 
 
-def _token_table(texts: datasets.Dataset, columns: Sequence[str], tokenizer: TextTokenizer) -> pyarrow.Table:
-    import pyarrow as pa
-
-    table: dict[str, Any] = {"id": pa.array(texts["id"][:], pa.int64())}
-    for column in columns:
-        chunks = (tokenizer.encode_batch(chunk) for chunk in _chunks(texts[column]))
-        table[ids_column(column)] = pa.chunked_array(
-            [pa.array(ids, pa.list_(pa.int32())) for ids in chunks], pa.list_(pa.int32())
-        )
-    return pa.table(table)
-
-
-def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """The texts, a few at a time: what an encoder keeps of each token beside its id is large."""
-    chunk: list[str] = []
-    size = 0
-    for text in texts:
-        chunk.append(text)
-        size += len(text)
-        if size >= _CHUNK_CHARACTERS:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+def _batches(texts: datasets.Dataset) -> Iterator[dict[str, list[Any]]]:
+    """Rows by column, a few at a time: what an encoder keeps of each token beside its id is large."""
+    start, size = 0, 0
+    lengths = zip(*(map(len, texts[column]) for column in texts.column_names if column != "id"), strict=True)
+    for number, row in enumerate(lengths, start=1):
+        size += sum(row)
+        if size >= _CHUNK_CHARACTERS or number == len(texts):
+            yield texts[start:number]
+            start, size = number, 0
 
 
 def _save(folder: Path, table: pyarrow.Table) -> None:

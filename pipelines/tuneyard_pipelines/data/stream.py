@@ -5,16 +5,12 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
+    from tuneyard_pipelines.data.tokens import Ints
 
 
 @dataclass(frozen=True)
@@ -87,12 +83,3 @@ class Stream(ABC, Generic[Batch]):
                 position, tokens = position + 1, tokens + batch.tokens
                 yield batch
             skip = max(skip - len(batches), 0)
-
-
-def token_lists(column: Any) -> tuple[NDArray[np.int32], Ints]:
-    """All tokens of an Arrow column of lists, and bounds: list n is tokens[bounds[n] : bounds[n + 1]].
-
-    Not copied where the column lies in one piece.
-    """
-    lists = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return lists.values.to_numpy(), lists.offsets.to_numpy().astype(np.int64)

@@ -19,14 +19,13 @@ import numpy as np
 import torch
 
 from tuneyard_modules.language_modeling import LanguageBatch
-from tuneyard_pipelines.data.stream import Budget, Stream, token_lists
+from tuneyard_pipelines.data.stream import Budget, Stream
 from tuneyard_pipelines.data.text_tokenizer import BOS, EOS, PAD, UNK
 
 if TYPE_CHECKING:
-    import datasets
     from numpy.typing import NDArray
 
-    from tuneyard_pipelines.data.stream import Ints
+    from tuneyard_pipelines.data.tokens import EncodedSplit, Ints
 
 _CODE_POINTS = 0x110000
 
@@ -40,7 +39,7 @@ class WindowStream(Stream[LanguageBatch]):
     """
 
     def __init__(
-        self, encoded_train: datasets.Dataset, *, sequence_length: int, batch_tokens: int, seed: int, budget: Budget
+        self, encoded_train: EncodedSplit, *, sequence_length: int, batch_tokens: int, seed: int, budget: Budget
     ) -> None:
         super().__init__(budget)
         self._text = _Text(encoded_train)
@@ -62,7 +61,7 @@ class WindowStream(Stream[LanguageBatch]):
 
 
 def evaluation_windows(
-    encoded_split: datasets.Dataset, *, sequence_length: int, batch_tokens: int, stride: int | None = None
+    encoded_split: EncodedSplit, *, sequence_length: int, batch_tokens: int, stride: int | None = None
 ) -> list[LanguageBatch]:
     """Windows that together predict every token of a split exactly once, EOS included, each in much of its context.
 
@@ -89,7 +88,7 @@ def evaluation_windows(
     ]
 
 
-def per_document(encoded_split: datasets.Dataset, values_N: NDArray[np.floating]) -> NDArray[np.floating]:
+def per_document(encoded_split: EncodedSplit, values_N: NDArray[np.floating]) -> NDArray[np.floating]:
     """The sum over each document of a value of each of its tokens, EOS included; in the order of the split.
 
     `values_N` come in the order in which `evaluation_windows` count tokens. Raises ValueError for another number.
@@ -100,7 +99,7 @@ def per_document(encoded_split: datasets.Dataset, values_N: NDArray[np.floating]
     return np.add.reduceat(values_N, np.append(0, ends[:-1]))
 
 
-def unknown_bits(encoded_split: datasets.Dataset) -> float:
+def unknown_bits(encoded_split: EncodedSplit) -> float:
     """What the tokens that a tokenizer does not know would cost: a uniform guess among all of Unicode for each.
 
     To be added to the bits of a split, so that a small alphabet does not pass for a good model.
@@ -111,10 +110,10 @@ def unknown_bits(encoded_split: datasets.Dataset) -> float:
 class _Text:
     """The stream of a split, without a copy of its tokens: EOS is put in where it is read."""
 
-    def __init__(self, encoded_split: datasets.Dataset) -> None:
-        flat, bounds = token_lists(encoded_split.with_format("arrow")[:]["ids"])
-        self.flat = flat[bounds[0] : bounds[-1]]
-        self.ends: Ints = bounds[1:] - bounds[0] + np.arange(1, len(bounds))
+    def __init__(self, encoded_split: EncodedSplit) -> None:
+        texts = encoded_split["text"]
+        self.flat = texts.flat
+        self.ends: Ints = texts.bounds[1:] + np.arange(1, len(texts.bounds))
         """The place after each document's EOS."""
         self.length = int(self.ends[-1])
 

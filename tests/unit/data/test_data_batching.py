@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import time
 
-import datasets
 import pytest
 import torch
+from encoded import encoded_split
 
 from tuneyard_pipelines.data import BOS, EOS, PAD, DataError
 from tuneyard_pipelines.data.batching import BatchStream, Budget, Cursor, eval_batches
+from tuneyard_pipelines.data.tokens import EncodedSplit
 
 
-def encoded(lengths: list[tuple[int, int]]) -> datasets.Dataset:
+def encoded(lengths: list[tuple[int, int]]) -> EncodedSplit:
     """Pair number n has the id 1000 + n and tokens from 4 + n on."""
-    return datasets.Dataset.from_dict(
-        {
-            "id": [1000 + number for number in range(len(lengths))],
-            "source_ids": [list(range(4 + number, 4 + number + source)) for number, (source, _) in enumerate(lengths)],
-            "target_ids": [list(range(9 + number, 9 + number + target)) for number, (_, target) in enumerate(lengths)],
-        },
-        features=datasets.Features(
-            {
-                "id": datasets.Value("int64"),
-                "source_ids": datasets.List(datasets.Value("int32")),
-                "target_ids": datasets.List(datasets.Value("int32")),
-            }
-        ),
+    return encoded_split(
+        [1000 + number for number in range(len(lengths))],
+        source=[list(range(4 + number, 4 + number + source)) for number, (source, _) in enumerate(lengths)],
+        target=[list(range(9 + number, 9 + number + target)) for number, (_, target) in enumerate(lengths)],
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tuneyard_pipelines.data import DataError, PreparedData, encode, folders, prepare
+from tuneyard_pipelines.data.tokens import EncodedSplit, TokenWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -276,14 +277,28 @@ def test_encoded_splits(tmp_path):
     encoded = encode(prepared, Config())
     for name in prepared.examples:
         raw, ids = prepared.split(name), encoded.split(name)
-        assert str(ids.features["source_ids"].feature.dtype) == "int32"
-        assert ids["id"][:] == raw["id"][:]
-        if name == "train":
-            assert [encoded.tokenizer.decode(row) for row in ids["source_ids"]] == raw["source"][:]
-            assert [encoded.tokenizer.decode(row) for row in ids["target_ids"]] == raw["target"][:]
-        assert ids["source_ids"][:] == encoded.tokenizer.encode_batch(raw["source"][:])
+        assert ids["source"].flat.dtype == "uint16"
+        assert ids.ids.tolist() == raw["id"][:]
+        for side in ("source", "target"):
+            if name == "train":
+                assert [encoded.tokenizer.decode(row) for row in ids[side]] == raw[side][:]
+            assert list(ids[side]) == encoded.tokenizer.encode_batch(raw[side][:])
     assert encoded.folder.is_relative_to(prepared.folder)
     assert PreparedData.open(prepared.folder) == prepared
+
+
+def test_a_text_without_tokens_and_many_ids(tmp_path):
+    with TokenWriter(tmp_path / "none", ["text"], 300) as writer:
+        writer.append([7], {"text": [[]]})
+    with TokenWriter(tmp_path / "many", ["text"], 70_000) as writer:
+        writer.append([1, 2], {"text": [[69_999, 4], []]})
+        writer.append([], {"text": []})
+        writer.append([5], {"text": [[4, 4, 5]]})
+    none, many = (EncodedSplit.open(tmp_path / name, ["text"])["text"] for name in ("none", "many"))
+    assert list(none) == [[]]
+    assert list(many) == [[69_999, 4], [], [4, 4, 5]]
+    assert many.lengths.tolist() == [2, 0, 3]
+    assert many.shares_of(4) == pytest.approx([1 / 2, 0, 2 / 3])
 
 
 def test_the_tokenizer_learns_from_training_only(tmp_path):
@@ -312,7 +327,7 @@ from types import SimpleNamespace as Some
 from tuneyard_pipelines.data import encode, prepare
 split = Some(validation=0.1, test=0.1)
 data = Some(source="builtin/dates", columns=None, header=False, examples=400, split=split)
-encode(prepare(data, 1, pathlib.Path(sys.argv[1])), Some(type="char")).split("train")[:]
+encode(prepare(data, 1, pathlib.Path(sys.argv[1])), Some(type="char")).split("train")
 import huggingface_hub.constants
 print({"torch", "tensorflow"} & set(sys.modules), huggingface_hub.constants.HF_HUB_OFFLINE)
 """

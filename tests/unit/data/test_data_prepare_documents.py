@@ -101,10 +101,10 @@ def test_the_standard_library_is_encoded_by_bytes(python):
     encoded = encode(python, Config())
     for name in ("validation", "test"):
         split = encoded.split(name)
-        assert split.column_names == ["id", "ids"]
-        assert str(split.features["ids"].feature.dtype) == "int32"
-        assert sum(map(len, split["ids"])) == python.text_bytes[name]
-        assert encoded.tokenizer.decode(split[3]["ids"]) == python.split(name)[3]["text"]
+        assert list(split.columns) == ["text"]
+        assert split["text"].flat.dtype == "uint16"
+        assert len(split["text"].flat) == python.text_bytes[name]
+        assert encoded.tokenizer.decode(split["text"][3]) == python.split(name)[3]["text"]
 
 
 def test_a_tokenizer_learns_from_training_documents_only(tmp_path):
@@ -113,7 +113,7 @@ def test_a_tokenizer_learns_from_training_documents_only(tmp_path):
     prepared = language(Data(str(path)), tmp_path / "cache")
     encoded = encode(prepared, Config("char"))
     assert encoded.tokenizer.vocab_size == 4 + prepared.examples["train"]
-    assert all(ids == [UNK] for ids in encoded.split("test")["ids"])
+    assert all(ids == [UNK] for ids in encoded.split("test")["text"])
 
 
 def test_the_way_a_file_is_read_is_part_of_its_fingerprint(tmp_path):
@@ -190,4 +190,4 @@ def test_tang_quatrains(tmp_path):
     encoded = encode(prepared, Config("char"))
     assert prepared.text_bytes["test"] / sum(prepared.text_bytes.values()) == pytest.approx(0.1, abs=0.001)
     assert counted(data, Config("char"), tmp_path) == (encoded.tokenizer.vocab_size, True)
-    assert encoded.tokenizer.decode(encoded.split("train")[0]["ids"]) == prepared.split("train")[0]["text"]
+    assert encoded.tokenizer.decode(encoded.split("train")["text"][0]) == prepared.split("train")[0]["text"]

@@ -131,15 +131,15 @@ def test_likelihoods_are_those_of_each_example_alone(
     table, split = columns(tmp_path), encoded.split("test")
     network.eval()
     for row in (0, 7, 20):
-        source = [*split[row]["source_ids"][:15], EOS]
-        target = [BOS, *split[row]["target_ids"][:15], EOS]
+        source = [*split["source"][row][:15], EOS]
+        target = [BOS, *split["target"][row][:15], EOS]
         with torch.no_grad():
             logits_TV = network(torch.tensor([source]), torch.tensor([target[:-1]]))[0]
         nll = F.cross_entropy(logits_TV, torch.tensor(target[1:]), reduction="sum")
         assert table["nll"][row] == pytest.approx(float(nll), rel=1e-4)
         assert table["target_tokens"][row] == len(target) - 1
         assert table["correct"][row] == int((logits_TV.argmax(-1) == torch.tensor(target[1:])).sum())
-        assert table["length"][row] == len(split[row]["source_ids"])
+        assert table["length"][row] == len(split["source"][row])
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
