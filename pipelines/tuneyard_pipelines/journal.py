@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -50,8 +50,9 @@ FULL = 1.0 - 1e-9  # of the budget
 class Header:
     """`sweep.json`. `data` is the prepared data's folder, `home` the folder of state it lives under.
 
-    `examples` counts the examples of each split, `left_out` those that were empty. `characters` is the vocabulary of
-    type: char on this data, where the sweep may use it; `forecast` what was expected before it began.
+    `examples` counts the examples of each split, `left_out` those that cannot be used, and `findings` says what is not
+    as it should be in the source. `characters` is the vocabulary of type: char on this data, where the sweep may use it;
+    `forecast` what was expected before it began.
     """
 
     sweep_id: str
@@ -67,6 +68,7 @@ class Header:
     left_out: int = 0
     characters: int | None = None
     forecast: Mapping[str, float] = field(default_factory=dict)
+    findings: Sequence[Mapping[str, Any]] = ()
 
 
 # Events: what `trials.jsonl` holds, one JSON object a line, `event` naming the class.

@@ -96,6 +96,7 @@ def run(
                 versions=versions(),
                 examples=prepared.examples,
                 left_out=prepared.left_out,
+                findings=[one.to_dict() for one in prepared.findings],
                 characters=characters,
                 forecast=forecast or {},
             )

@@ -1,9 +1,11 @@
 """Built-in data that is made by a pure function of seed and index, as many examples as asked for.
 
-builtin/dates                    dates          no settings
-builtin/numbers                  numbers        languages, largest
-builtin/copy, /reverse, /sort    sequences      min_length, max_length, symbols
-builtin/recall                   recall         the same, and distractors
+    builtin/dates                    dates          no settings
+    builtin/numbers                  numbers        languages, largest
+    builtin/copy, /reverse, /sort    sequences      min_length, max_length, symbols
+    builtin/recall                   recall         the same, and distractors
+
+The settings are the keys of data.generate.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tuneyard_pipelines.catalog import GENERATED
 from tuneyard_pipelines.data import dates, numbers, recall, sequences
 from tuneyard_pipelines.data.errors import DataError
+from tuneyard_pipelines.data.examples import Example
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 SEPARATOR = "="
 """Between source and target in a document, where a language model learns what a translator does."""
+
+_BY_TARGET = ("builtin/dates", "builtin/numbers")
 
 
 class _Kind(NamedTuple):
@@ -51,17 +56,18 @@ def origin(data: DataSpec) -> dict[str, Any]:
     return {"builtin": data.source, "version": _KINDS[data.source].version, "examples": data.examples, **settings}
 
 
-def examples(data: DataSpec, task: str, seed: int) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The texts of each example, and its keys, which it must not share with one of another split.
+def examples(data: DataSpec, task: str, seed: int) -> Iterator[Example]:
+    """All examples of `seed`, as texts of `task`: a pair, or the document that it makes.
 
-    Both texts of a pair are keys where many sources share few targets by their meaning: all ways to write one day or
-    number. Where targets are few by nature, as digits are, it is the source alone.
+    Both texts are keys where many sources share a target by their meaning: all ways to write one day or number. Where
+    targets are few by nature, as digits are, it is the source alone.
     """
     make, settings = _KINDS[data.source].example, _settings(data)
+    by_target = data.source in _BY_TARGET and data.split.group_by == "text"
     for index in range(data.examples):
         source, target = make(seed, index, **settings)
         texts = (source, target) if task == "translation" else (f"{source}{SEPARATOR}{target}",)
-        yield texts, texts if data.source in ("builtin/dates", "builtin/numbers") else (source,)
+        yield Example(texts, texts if by_target else (source,))
 
 
 def _settings(data: DataSpec) -> dict[str, Any]:

@@ -8,9 +8,12 @@ A fingerprint covers the source's content, not its path: a changed file is prepa
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
-import os
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,26 +21,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tokenizers
 
 from tuneyard_pipelines.catalog import BYTE_VOCAB_SIZE, TASK_DATA, expected_vocab_size
-from tuneyard_pipelines.data import folders, sources
+from tuneyard_pipelines.data import arrow, folders, sources
 from tuneyard_pipelines.data.errors import DataError
-from tuneyard_pipelines.data.splits import SPLITS, split
+from tuneyard_pipelines.data.examples import Finding, Tally, findings_of, refuse
+from tuneyard_pipelines.data.splits import SPLITS, Assignment, Ledger
 from tuneyard_pipelines.data.text_tokenizer import SPECIALS, TextTokenizer
 from tuneyard_pipelines.data.tokens import EncodedSplit, TokenWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import datasets
-    import pyarrow
 
     from tuneyard_pipelines.spec import DataSpec, Tokenizer
 
-_FORMAT = 1
+_FORMAT = 2
 _TOKENS_FORMAT = 2
-_CHUNK_CHARACTERS = 1 << 20
+_TOLD_EVERY = 1000
 _COUNTED_CHARACTERS = 1 << 24
 _DIGESTED_BYTES = 128 << 20
 _TOKENIZER_FILE = "tokenizer.json"
+
+
+Progress = Callable[[str, float], None]
+"""What is being done to the data, and how much of it is done, from 0 to 1; NaN where the whole is not known."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +63,12 @@ class PreparedData:
     examples: dict[str, int]
     source: str
     left_out: int
-    """Pairs of the source with an empty side, empty documents, files that are not UTF-8."""
+    """Examples of the source that cannot be used."""
     columns: tuple[str, ...] = ("source", "target")
     text_bytes: dict[str, int] = field(default_factory=dict)
     version: str = ""
+    findings: tuple[Finding, ...] = ()
+    """What is not as it should be in the source."""
 
     @classmethod
     def open(cls, folder: Path) -> PreparedData:
@@ -71,11 +80,12 @@ class PreparedData:
 
     @classmethod
     def _of(cls, folder: Path, facts: dict[str, Any]) -> PreparedData:
-        return cls(folder=folder, **{**facts, "columns": tuple(facts.get("columns", cls.columns))})
+        columns, findings = tuple(facts.get("columns", cls.columns)), findings_of(facts.get("findings", ()))
+        return cls(folder=folder, **{**facts, "columns": columns, "findings": findings})
 
     def split(self, name: str) -> datasets.Dataset:
         """The split `name` (train, validation, test), memory-mapped: id (int64) and the texts of `columns` (str)."""
-        return _load(self.folder / name)
+        return arrow.mapped(self.folder / name)
 
 
 @dataclass(frozen=True)
@@ -91,47 +101,34 @@ class EncodedData:
         return EncodedSplit.open(self.folder / name, self.columns)
 
 
-def prepare(data: DataSpec, seed: int, cache: Path, task: str = "translation") -> PreparedData:
+def prepare(
+    data: DataSpec,
+    seed: int,
+    cache: Path,
+    task: str = "translation",
+    progress: Progress = lambda doing, share: None,
+) -> PreparedData:
     """Read or generate what `task` learns from, split it by `seed` and keep it in a folder of `cache`.
 
     Translation has pairs, and shares of their number; language_modeling has documents, and shares of their bytes. Found
-    again if the content, the seed and the split are the same. Several processes may call this at once.
-    Raises DataError for a source that cannot be used, a split that would be empty, or a cache that cannot be written.
+    again if the content, the seed and the split are the same. Several processes may call this at once. A source may be
+    larger than memory. Raises DataError for a source that cannot be used or holds too much that cannot, a split that
+    would be empty, or a cache that cannot be written.
     """
     folder, fingerprint, origin = _place(data, task, seed, cache)
-    columns = TASK_DATA[task].columns
 
     def fill(partial: Path) -> dict[str, Any]:
-        texts = sources.read(data, task, seed, origin)
-        by_bytes = task == "language_modeling"
-        sizes = [_text_bytes(row) if by_bytes else 1 for row in texts.rows]
-        positions = split(
-            texts.keys,
-            sizes=sizes,
-            validation=data.split.validation,
-            test=data.split.test,
-            seed=seed,
-            place=data.source,
-            unit="documents" if by_bytes else "pairs",
-        )
-        for name in SPLITS:
-            _save(partial / name, _text_table(texts.rows, positions[name], columns))
-        return {
-            "fingerprint": fingerprint,
-            "validation_fingerprint": _digest([texts.rows[position] for position in positions["validation"]]),
-            "test_fingerprint": _digest([texts.rows[position] for position in positions["test"]]),
-            "examples": {name: len(positions[name]) for name in SPLITS},
-            "source": data.source,
-            "left_out": texts.left_out,
-            "columns": columns,
-            "text_bytes": {name: sum(_text_bytes(texts.rows[place]) for place in positions[name]) for name in SPLITS},
-            "version": origin.get("version", ""),
-        }
+        facts = _Preparation(data, task, seed, partial, progress).run()
+        if sources.origin(data, task) != origin:
+            raise DataError(f"{data.source}: it was changed while it was read. Start again once it is complete.")
+        return {"fingerprint": fingerprint, "source": data.source, "version": origin.get("version", ""), **facts}
 
-    return PreparedData._of(folder, {**folders.build(folder, fill), "source": data.source})
+    prepared = PreparedData._of(folder, {**folders.build(folder, fill), "source": data.source})
+    refuse(prepared.findings, sum(prepared.examples.values()), data.max_bad_share, data.source)
+    return prepared
 
 
-def encode(prepared: PreparedData, config: Tokenizer) -> EncodedData:
+def encode(prepared: PreparedData, config: Tokenizer, progress: Progress = lambda doing, share: None) -> EncodedData:
     """Learn the tokenizer of `config` on the training split, all columns together, and encode every split by it.
 
     Kept below the prepared data's folder, with the same promises as `prepare`. Raises DataError like it.
@@ -141,13 +138,17 @@ def encode(prepared: PreparedData, config: Tokenizer) -> EncodedData:
 
     def fill(partial: Path) -> dict[str, Any]:
         train = prepared.split("train")
+        progress(f"learning a vocabulary ({config.type})", math.nan)
         tokenizer = TextTokenizer.train((text for column in prepared.columns for text in train[column]), config)
         tokenizer.save(partial / _TOKENIZER_FILE)
+        done, total = 0, sum(prepared.examples.values())
         for name in SPLITS:
             with TokenWriter(partial / name, prepared.columns, tokenizer.vocab_size) as writer:
-                for rows in _batches(prepared.split(name)):
+                for rows in arrow.batches(prepared.folder / name):
                     texts = {column: tokenizer.encode_batch(rows[column]) for column in prepared.columns}
                     writer.append(rows["id"], texts)
+                    done += len(rows["id"])
+                    progress(f"cutting texts into tokens ({config.type})", done / total)
         return {**made_by, "vocab_size_reached": tokenizer.vocab_size}
 
     folders.build(folder, fill)
@@ -170,7 +171,7 @@ def count_vocabulary(
         return expected, False
     alphabet: set[str] = set()
     counted = 0
-    for text in sources.beginning(data, task, seed):
+    for text in itertools.chain.from_iterable(sources.beginning(data, task, seed)):
         alphabet.update(text[:_COUNTED_CHARACTERS])
         counted += len(text)
         if counted >= _COUNTED_CHARACTERS:
@@ -203,49 +204,107 @@ def _tokens(folder: Path, config: Tokenizer) -> Path:
 
 def _place(data: DataSpec, task: str, seed: int, cache: Path) -> _Place:
     origin = sources.origin(data, task)
-    shares = {"validation": data.split.validation, "test": data.split.test}
-    fingerprint = _digest({"format": _FORMAT, "origin": origin, "split": shares, "seed": seed})
+    shares = {"validation": _amount(data.split.validation), "test": _amount(data.split.test)}
+    split = {**shares, "group_by": data.split.group_by}
+    fingerprint = _digest({"format": _FORMAT, "origin": origin, "split": split, "seed": seed})
     return _Place(cache / fingerprint[:20], fingerprint, origin)
 
 
-def _text_bytes(row: Sequence[str]) -> int:
-    return sum(len(text.encode()) for text in row)
+class _Preparation:
+    """The texts of a source on their way to a folder: read once into one file, then parted into the splits."""
+
+    def __init__(self, data: DataSpec, task: str, seed: int, folder: Path, progress: Progress) -> None:
+        self._data, self._task, self._seed, self._folder, self._progress = data, task, seed, folder, progress
+        self._columns = TASK_DATA[task].columns
+        self._by_bytes = task == "language_modeling"
+        self._ledger = Ledger(folder / "ledger", seed)
+        self._tally = Tally()
+
+    def run(self) -> dict[str, Any]:
+        """Read, part, and say what there is."""
+        self._read()
+        data, count = self._data, self._ledger.count
+        refuse(self._tally.findings, count, data.max_bad_share, data.source)
+        made = self._ledger.assign(
+            validation=_amount(data.split.validation),
+            test=_amount(data.split.test),
+            place=data.source,
+            unit="documents" if self._by_bytes else "pairs",
+        )
+        if made.duplicates:
+            self._tally.add("examples that stood before, on the same side of the split", "kept", "", made.duplicates)
+        if made.shared:
+            self._tally.add("training examples that share a text with a given split", "kept", "", made.shared)
+        facts = self._part(made)
+        (self._folder / "ledger").unlink()
+        (self._folder / "read").unlink()
+        findings = self._tally.findings
+        return {
+            **facts,
+            "left_out": sum(one.count for one in findings if one.fate == "left out"),
+            "columns": self._columns,
+            "findings": [one.to_dict() for one in findings],
+        }
+
+    def _read(self) -> None:
+        total = sources.size_bytes(self._data)
+        done = 0
+        with arrow.Writer(self._folder / "read", self._columns) as writer:
+            found = sources.examples(self._data, self._task, self._seed, self._tally)
+            for number, example in enumerate(found):
+                size = sum(len(text.encode()) for text in example.texts)
+                self._ledger.append(example.keys, size if self._by_bytes else 1, example.split)
+                writer.append(number, example.texts)
+                done += size
+                if number % _TOLD_EVERY == 0:
+                    self._progress("reading", min(done / total, 1.0) if total else math.nan)
+
+    def _part(self, made: Assignment) -> dict[str, Any]:
+        digests = {name: TextsDigest() for name in SPLITS}
+        text_bytes = dict.fromkeys(SPLITS, 0)
+        with contextlib.ExitStack() as stack:
+            writers = []
+            for name in SPLITS:
+                (self._folder / name).mkdir()
+                path = self._folder / name / arrow.FILE
+                writers.append(stack.enter_context(arrow.Writer(path, self._columns)))
+            for number, texts in arrow.rows(self._folder / "read", self._columns):
+                code = made.codes[number]
+                writers[code].append(number, texts)
+                text_bytes[SPLITS[code]] += sum(len(text.encode()) for text in texts)
+                digests[SPLITS[code]].add(texts)
+                if number % _TOLD_EVERY == 0:
+                    self._progress("splitting", number / len(made.codes))
+        return {
+            "validation_fingerprint": digests["validation"].hexdigest(),
+            "test_fingerprint": digests["test"].hexdigest(),
+            "examples": made.counts,
+            "text_bytes": text_bytes,
+        }
 
 
-def _text_table(rows: Sequence[Sequence[str]], positions: Sequence[int], columns: Sequence[str]) -> pyarrow.Table:
-    import pyarrow as pa
+class TextsDigest:
+    """SHA-256 of texts in their order, as of the JSON list of their lists."""
 
-    texts = (pa.array([rows[position][place] for position in positions], pa.string()) for place in range(len(columns)))
-    return pa.table([pa.array(positions, pa.int64()), *texts], names=["id", *columns])
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256(b"[")
+        self._between = b""
 
+    def add(self, texts: Sequence[str]) -> None:
+        """The next example."""
+        self._digest.update(self._between + json.dumps(texts, ensure_ascii=False).encode())
+        self._between = b", "
 
-def _batches(texts: datasets.Dataset) -> Iterator[dict[str, list[Any]]]:
-    """Rows by column, a few at a time: what an encoder keeps of each token beside its id is large."""
-    start, size = 0, 0
-    lengths = zip(*(map(len, texts[column]) for column in texts.column_names if column != "id"), strict=True)
-    for number, row in enumerate(lengths, start=1):
-        size += sum(row)
-        if size >= _CHUNK_CHARACTERS or number == len(texts):
-            yield texts[start:number]
-            start, size = number, 0
-
-
-def _save(folder: Path, table: pyarrow.Table) -> None:
-    _datasets().Dataset(table).save_to_disk(folder)
+    def hexdigest(self) -> str:
+        """Of all of them; more may follow."""
+        whole = self._digest.copy()
+        whole.update(b"]")
+        return whole.hexdigest()
 
 
-def _load(folder: Path) -> datasets.Dataset:
-    return _datasets().Dataset.load_from_disk(folder, keep_in_memory=False)
-
-
-def _datasets() -> Any:
-    """The datasets library, imported when it is needed (0.7 s), silent and without a network."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    import datasets
-
-    datasets.disable_progress_bars()
-    return datasets
+def _amount(held_back: float | str) -> float | None:
+    """A share or a number of examples; None for a split that is given."""
+    return None if isinstance(held_back, str) else held_back
 
 
 def _digest(value: Any) -> str:

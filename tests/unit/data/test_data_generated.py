@@ -8,7 +8,7 @@ import pytest
 
 from tuneyard_pipelines.catalog import GENERATED, TASK_DATA
 from tuneyard_pipelines.data import DataError, generated, prepare
-from tuneyard_pipelines.keys import DataSpec, Generate
+from tuneyard_pipelines.keys import DataSpec, Generate, Split
 
 SMALL = {"min_length": 1, "max_length": 3, "symbols": 3}
 
@@ -48,17 +48,21 @@ def test_the_origin_of_dates_is_as_it_was():
     ],
 )
 def test_what_two_splits_may_not_share(source, keys):
-    for texts, held in generated.examples(spec(source), "translation", 1):
-        assert held == keys(*texts)
+    data = spec(source)
+    for example in generated.examples(data, "translation", 1):
+        assert example.keys == keys(*example.texts)
+    alone = data.model_copy(update={"split": Split(group_by="example")})
+    for example in generated.examples(alone, "translation", 1):
+        assert example.keys == example.texts[:1]
 
 
 @pytest.mark.parametrize("source", TASK_DATA["language_modeling"].builtin[1:])
 def test_a_document_is_source_and_target(source):
     data = spec(source)
     pairs = generated.examples(data, "translation", 1)
-    for (pair, keys), (texts, same) in zip(pairs, generated.examples(data, "language_modeling", 1), strict=True):
-        assert texts == ("=".join(pair),)
-        assert same == keys
+    for pair, document in zip(pairs, generated.examples(data, "language_modeling", 1), strict=True):
+        assert document.texts == ("=".join(pair.texts),)
+        assert document.keys == pair.keys
 
 
 @pytest.mark.parametrize(
@@ -104,7 +108,7 @@ def test_is_prepared_with_splits_that_share_no_key(source, tmp_path):
     prepared = prepare(data, 1, tmp_path)
     assert sum(prepared.examples.values()) == 400
     assert prepared.examples["validation"] == pytest.approx(20, abs=5)
-    keys = dict(generated.examples(data, "translation", 1))
+    keys = {example.texts: example.keys for example in generated.examples(data, "translation", 1)}
     held = []
     for name in prepared.examples:
         split = prepared.split(name)
