@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from tuneyard_pipelines import units
-from tuneyard_pipelines.catalog import BUILTIN_DATA, DATA_FILES, NUMBER_LANGUAGES, is_data_file
+from tuneyard_pipelines.catalog import BUILTIN_DATA, DATA_FILES, NUMBER_LANGUAGES, is_data_file, is_data_set
 from tuneyard_pipelines.sections import Part, Ranged, Says, refusal
 from tuneyard_pipelines.spec_yaml import shown_value
 
@@ -164,7 +164,7 @@ def _column(value: Any) -> str | int:
 def _source(value: str) -> str:
     if value.startswith("builtin/") and value not in BUILTIN_DATA:
         raise refusal(f"no built-in data {shown_value(value)}; there is {', '.join(BUILTIN_DATA)}")
-    if not value.startswith("builtin/") and not is_data_file(value, DATA_FILES):
+    if not value.startswith("builtin/") and not is_data_set(value) and not is_data_file(value, DATA_FILES):
         raise ValueError
     return _clean(value)
 
@@ -313,6 +313,9 @@ class Generate(Part):
     )
 
 
+_SHORT = Says("text of 1 to 256 characters; put a number in quotes")
+
+
 class DataSpec(Part):
     """Pairs of texts or documents: where they come from, how they are split and cut into tokens."""
 
@@ -320,7 +323,10 @@ class DataSpec(Part):
         str,
         Field(max_length=4096),
         AfterValidator(_source),
-        Says(f"one of {', '.join(BUILTIN_DATA)}, or the path of a .tsv, .txt, .csv, .jsonl or .parquet file"),
+        Says(
+            f"one of {', '.join(BUILTIN_DATA)}, hub/OWNER/NAME, or the path of a .tsv, .txt, .csv, .jsonl or .parquet "
+            "file, or of a folder"
+        ),
     ] = _key(
         ...,
         "Where texts come from. For translation: builtin/dates, builtin/numbers (in words -> in digits), or a file of "
@@ -328,15 +334,22 @@ class DataSpec(Part):
         "sources of Python's standard library, or a file of documents (.txt parted by blank lines, .csv, .jsonl, "
         ".parquet). All but .parquet may be packed as .gz; corpus/*.txt means all files that fit. For both: sequences "
         "of symbols with their copy (builtin/copy), reverse (builtin/reverse) or order (builtin/sort), and "
-        "builtin/recall, pairs and then a key (A7 C2 F9 ? C -> 2); in a document, = stands between the two. A relative "
-        "path counts from the folder of this file.",
+        "builtin/recall, pairs and then a key (A7 C2 F9 ? C -> 2); in a document, = stands between the two; and a "
+        "data set of the Hugging Face hub (hub/OWNER/NAME), or a folder laid out like one, with the splits that it "
+        "gives. A relative path counts from the folder of this file.",
         examples=["builtin/dates"],
     )
     columns: Columns | None = _key(
         None,
-        "Columns of the file, by name or by number from 1; left out, the first ones, or of .jsonl and .parquet source "
-        "and target, or text.",
+        "Columns of the file, by name or by number from 1; left out, the first ones, or of .jsonl, .parquet and data "
+        "sets source and target, or text. translation.de is de inside of translation.",
         examples=[{}],
+    )
+    config: Annotated[Text, Field(min_length=1, max_length=256), _SHORT] | None = _key(
+        None, "Which config of a data set; left out, its default one.", examples=["default"]
+    )
+    revision: Annotated[Text, Field(min_length=1, max_length=256), _SHORT] = _key(
+        "main", "Branch, tag or commit of a data set of the hub; the sweep keeps the commit."
     )
     header: bool = _key(False, "Whether the file's first line names the columns.")
     encoding: Annotated[str, AfterValidator(_encoding), Says("auto, or an encoding such as utf-8, utf-16, gb18030")] = (

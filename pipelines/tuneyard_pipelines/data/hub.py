@@ -2,7 +2,7 @@
 
     resolve    name, revision -> commit               asks the hub, unless the revision is a commit
     fetch      name, revision -> folder of a commit   asks it, too, for what the cache lacks
-    sha256     folder -> digest                       reads files only
+    identity   folder -> commit or digest             reads files only
     look       folder, config -> configs, splits      reads files only
     rows       folder, config, columns -> texts       reads files only
 
@@ -19,7 +19,7 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
@@ -63,6 +63,14 @@ class Layout:
     top_columns: tuple[str, ...]
 
 
+class Row(NamedTuple):
+    """One row: the split that it is given to (None for none), its place, and the texts that were asked for."""
+
+    split: str | None
+    place: str
+    texts: tuple[str, ...]
+
+
 def resolve(name: str, revision: str) -> str:
     """The commit, 40 hexadecimal digits, that `revision` (branch, tag or commit) of OWNER/NAME is now.
 
@@ -93,8 +101,10 @@ def fetch(name: str, revision: str, cache: Path) -> Path:
     return Path(found)
 
 
-def sha256(folder: Path) -> str:
-    """The digest of the names and bytes of all files that `rows` could read: what makes a local folder unique."""
+def identity(folder: Path) -> str:
+    """What makes a folder unique: the commit that was fetched into it, or a digest of all that `rows` could read."""
+    if folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name):
+        return folder.name
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.name in _CARDS or path.name.lower().endswith(_FILES)):
         if path.is_file():
@@ -110,8 +120,8 @@ def look(folder: Path, config: str | None = None) -> Layout:
         return _open(folder.resolve(), config, scratch)[0]
 
 
-def rows(folder: Path, config: str | None, columns: Sequence[str]) -> Iterator[tuple[str | None, dict[str, str]]]:
-    """The texts of `columns` in each row, in the order of the files, with the split it is given to: None for none.
+def rows(folder: Path, config: str | None, columns: Sequence[str]) -> Iterator[Row]:
+    """The texts of `columns` in each row, in the order of the files.
 
     A text that is missing is "". Raises DataError for a folder that `look` refuses, for a column that is missing or
     holds no text, and for a file that cannot be read.
@@ -127,7 +137,7 @@ def rows(folder: Path, config: str | None, columns: Sequence[str]) -> Iterator[t
                 continue
             for number, row in enumerate(splits[theirs].select_columns(list(dict.fromkeys(tops))), start=1):
                 place = f"{folder}: row {number} of {theirs}"
-                yield None if layout.whole else ours, {column: _text(row, column, place) for column in columns}
+                yield Row(None if layout.whole else ours, place, tuple(_text(row, name, place) for name in columns))
 
 
 def _open(folder: Path, config: str | None, scratch: str, columns: Sequence[str] = ()) -> tuple[Layout, dict[str, Any]]:

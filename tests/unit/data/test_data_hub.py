@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tuneyard_pipelines.data import DataError, hub
+from tuneyard_pipelines.data import DataError, count_vocabulary, hub, prepare
+from tuneyard_pipelines.keys import DataSpec, Split, Tokenizer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 README = "---\nconfigs:\n- config_name: {}\n  data_files: {}\n---\n# A data set\n"
@@ -30,7 +31,7 @@ def folder(path, **files):
 
 
 def texts(path, config=None, columns=("text",)):
-    return [(split, *row.values()) for split, row in hub.rows(path, config, columns)]
+    return [(row.split, *row.texts) for row in hub.rows(path, config, columns)]
 
 
 @pytest.mark.parametrize(
@@ -177,15 +178,15 @@ def test_what_cannot_be_read_is_refused(tmp_path, files, message):
 
 def test_the_digest_follows_names_and_content_of_what_is_read(tmp_path):
     path = folder(tmp_path, **{"train.csv": "text\na\n", "b/test.txt.gz": b"x", "README.md": "", "loader.py": "no"})
-    digests = [hub.sha256(path)]
+    digests = [hub.identity(path)]
     (path / "loader.py").write_text("other")
-    assert hub.sha256(path.rename(tmp_path / "moved")) == digests[0]
+    assert hub.identity(path.rename(tmp_path / "moved")) == digests[0]
     path = tmp_path / "moved"
     for name, text in {"train.csv": "text\nb\n", "README.md": "---\n", "b/more.parquet": ""}.items():
         (path / name).write_text(text)
-        digests.append(hub.sha256(path))
+        digests.append(hub.identity(path))
     (path / "train.csv").rename(path / "dev.csv")
-    assert len({*digests, hub.sha256(path)}) == 5
+    assert len({*digests, hub.identity(path)}) == 5
 
 
 def test_no_folder(tmp_path):
@@ -202,6 +203,35 @@ def test_no_code_of_a_data_set_runs(tmp_path):
     with pytest.raises(DataError, match=r"set.py: the code of a data set is not run; put its data files into a folder"):
         texts(path)
     assert not (tmp_path / "ran").exists()
+
+
+def test_splits_that_are_given_are_kept_and_the_others_are_made(tmp_path):
+    train = "source,target,author\n" + "".join(f"s{n},t{n},{'ab'[n % 2]}\n" for n in range(60)) + "gap,,a\n"
+    path = folder(tmp_path, **{"train.csv": train, "test.csv": "source,target,author\nx,y,c\nz,w,c\n"})
+    data = DataSpec(source=str(path))
+    prepared = prepare(data, 1, tmp_path / "cache")
+    assert prepared.examples == {"train": 57, "validation": 3, "test": 2}
+    assert prepared.split("test")["source"][:] == ["x", "z"]
+    assert prepared.version == hub.identity(path)
+    [finding] = prepared.findings
+    assert (finding.what, finding.fate, finding.count) == ("pairs with an empty side", "left out", 1)
+    assert finding.first == f"{path}: row 61 of train"
+    assert prepare(data, 1, tmp_path / "cache").folder == prepared.folder
+    (path / "test.csv").rename(path / "dev.csv")
+    again = prepare(data, 1, tmp_path / "cache")
+    assert again.folder != prepared.folder
+    assert again.examples == {"train": 57, "validation": 2, "test": 3}
+    by_author = data.model_copy(update={"split": Split(test=30, group_by=("author",))})
+    alone = prepare(by_author, 1, tmp_path / "cache")
+    assert alone.examples == {"train": 30, "validation": 2, "test": 30}
+    assert count_vocabulary(data, Tokenizer(), tmp_path / "new", seed=1)[0] == 4 + len("st0123456789xyzw")
+
+
+def test_a_folder_without_splits_is_parted_as_a_file_is(tmp_path):
+    path = folder(tmp_path, **{"poems.txt": "".join(f"poem {n:03}\n" for n in range(200))})
+    data = DataSpec(source=f"{path}/", split=Split(validation=5, test=5))
+    prepared = prepare(data, 1, tmp_path / "cache", "language_modeling")
+    assert prepared.examples == {"train": 190, "validation": 5, "test": 5}
 
 
 FILES = {
@@ -271,7 +301,7 @@ try:
     found = hub.fetch(sys.argv[1], sys.argv[2], pathlib.Path("cache"))
     print(found.name, sorted(str(path.relative_to(found)) for path in found.rglob("*") if path.is_file()))
     if sys.argv[3:]:
-        print(list(hub.rows(found, None, ("text",))))
+        print([(row.split, *row.texts) for row in hub.rows(found, None, ("text",))])
 except TuneyardError as error:
     print(type(error).__name__, error)
 """
@@ -290,7 +320,7 @@ def fetched(tmp_path, endpoint, *rows, revision="main", script=SCRIPT, **more):
 def test_fetches_data_files_only_and_each_once(tmp_path, endpoint):
     said = fetched(tmp_path, endpoint, "rows").splitlines()
     assert said[0] == f"{COMMIT} ['README.md', 'data/test.csv.gz', 'data/train.csv']"
-    assert said[1] == "[('train', {'text': 'roses'}), ('train', {'text': 'violets'}), ('test', {'text': 'blue'})]"
+    assert said[1] == "[('train', 'roses'), ('train', 'violets'), ('test', 'blue')]"
     assert not [line for line in Hub.asked if ".py" in line or ".png" in line]
     assert not (tmp_path / "home").exists()
     Hub.asked = []
@@ -309,8 +339,28 @@ print(encode(prepared, Tokenizer()).tokenizer.vocab_size)
 
 def test_data_of_this_machine_is_prepared_without_the_hub(tmp_path, endpoint):
     """Though nothing forbids the libraries to ask it."""
-    assert fetched(tmp_path, endpoint, script=PREPARES, HF_HUB_OFFLINE="0") == "20\n"
+    assert fetched(tmp_path, endpoint, script=PREPARES) == "20\n"
     assert Hub.asked == []
+
+
+SWEEPS = """
+import pathlib
+from tuneyard_pipelines.data import pinned, prepare
+from tuneyard_pipelines.keys import DataSpec, Split
+data = pinned(DataSpec(source="hub/jo/poems", split=Split(validation=1)))
+prepared = prepare(data, 1, pathlib.Path("cache"), "language_modeling")
+print(data.revision, data.source, prepared.version, prepared.source, prepared.examples)
+again = prepare(data, 1, pathlib.Path("other"), "language_modeling")
+print(again.fingerprint == prepared.fingerprint)
+"""
+
+
+def test_a_sweep_keeps_the_commit_of_its_data(tmp_path, endpoint):
+    said = fetched(tmp_path, endpoint, script=SWEEPS).splitlines()
+    examples = "{'train': 1, 'validation': 1, 'test': 1}"
+    assert said == [f"{COMMIT} hub/jo/poems {COMMIT} hub/jo/poems {examples}", "True"]
+    assert len([line for line in Hub.asked if "/revision/" in line]) == 1
+    assert (tmp_path / "cache" / "hub" / "datasets--jo--poems").is_dir()
 
 
 def test_a_commit_that_is_kept_needs_no_hub_and_a_branch_does(tmp_path, endpoint):

@@ -123,6 +123,61 @@ def test_max_length_means_what_its_section_is_about(override, meant):
     assert line.endswith(f"did you mean {meant}")
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data.source=hub/poems"], 'data.source: found "hub/poems"; allowed: one of builtin/dates, '),
+        (["data.source=hub/jo/poems/x"], 'data.source: found "hub/jo/poems/x"; allowed: one of builtin/dates, '),
+        (["data.source=hub/../poems"], 'data.source: found "hub/../poems"; allowed: one of'),
+        (["data.config=x"], "data.config: goes with a data set of the hub or a folder only, not with builtin/dates"),
+        (["data.source=a.csv", "data.config=x"], "data.config: goes with a data set of the hub or a folder only, not"),
+        (
+            ["data.source=here", "data.revision=v1"],
+            "data.revision: goes with a data set of the hub only, not with here",
+        ),
+        (["data.source=hub/jo/poems", "data.config=''"], 'data.config: found ""; allowed: text of 1 to 256 characters'),
+        (["data.source=hub/jo/poems", "data.header=true"], "data.header: goes with a file only, not with hub/jo/poems"),
+        (["data.source=hub/jo/poems", "data.encoding=utf-16"], "data.encoding: goes with files of text only, not with"),
+        (
+            ["data.source=hub/jo/poems", "data.columns={source: 1, target: b}"],
+            "data.columns.source: found 1; a data set has names: give the column's name",
+        ),
+        (["data.source=here", "data.columns={source: a}"], "data.columns.target: missing; translation needs a column"),
+        (
+            ["data.source=here", "data.split.test=t.csv"],
+            'data.split.test: found "t.csv"; a split of its own is written',
+        ),
+    ],
+)
+def test_what_does_not_fit_a_data_set_is_refused_by_name(overrides, message):
+    [line] = refused(*overrides)
+    assert message in line
+
+
+@pytest.mark.parametrize("task", ["translation", "language_modeling"])
+@pytest.mark.parametrize("source", ["hub/jo/poems.v2", "hub/jo-b/a_b", "here", "../a.b/c", "set.v2/"])
+def test_data_sets_that_fit(task, source):
+    held = accepted(f"task={task}", f"data.source={source}", "data.config=large", "data.split.group_by=[author]")
+    assert held.data.source.startswith("hub/") == source.startswith("hub/")
+    assert catalog.TASK_DATA[task].takes(held.data.source)
+
+
+def test_a_data_set_of_the_hub_is_not_looked_for_here_and_a_folder_is(tmp_path):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(SMALLEST.replace("builtin/dates", "hub/jo/poems") + "# \n")
+    assert spec.load(path, ["data.revision=v1.0"]).data.revision == "v1.0"
+    (tmp_path / "set.v2").mkdir()
+    assert spec.load(path, ["data.source=set.v2/"]).data.source == f"{tmp_path}/set.v2/"
+    (tmp_path / "plain").write_text("a")
+    for source, message in {
+        "gone": f"{tmp_path}/gone does not exist; a relative path counts from the folder of the spec",
+        "plain": f"{tmp_path}/plain is no folder, and its name does not say what kind of file it is; a relative",
+    }.items():
+        with pytest.raises(spec.SpecError) as caught:
+            spec.load(path, [f"data.source={source}"])
+        assert message in str(caught.value)
+
+
 LANGUAGE = "task=language_modeling"
 
 

@@ -46,7 +46,16 @@ def test_the_example_of_every_key_is_as_generated_and_loads():
 
 
 @pytest.mark.parametrize(
-    "key", ["training.max_steps", "training.max_epochs", "data.columns", "data.header", "data.generate"]
+    "key",
+    [
+        "training.max_steps",
+        "training.max_epochs",
+        "data.columns",
+        "data.header",
+        "data.generate",
+        "data.config",
+        "data.revision",
+    ],
 )
 def test_the_keys_behind_a_comment_sign_are_real(key):
     lines = spec.every_key().splitlines()
