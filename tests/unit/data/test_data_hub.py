@@ -345,20 +345,22 @@ def test_data_of_this_machine_is_prepared_without_the_hub(tmp_path, endpoint):
 
 SWEEPS = """
 import pathlib
-from tuneyard_pipelines.data import pinned, prepare
-from tuneyard_pipelines.keys import DataSpec, Split
+from tuneyard_pipelines.data import count_vocabulary, pinned, prepare
+from tuneyard_pipelines.keys import DataSpec, Split, Tokenizer
 data = pinned(DataSpec(source="hub/jo/poems", split=Split(validation=1)))
 prepared = prepare(data, 1, pathlib.Path("cache"), "language_modeling")
 print(data.revision, data.source, prepared.version, prepared.source, prepared.examples)
 again = prepare(data, 1, pathlib.Path("other"), "language_modeling")
 print(again.fingerprint == prepared.fingerprint)
+print(count_vocabulary(data, Tokenizer(), pathlib.Path("third"), seed=1, task="language_modeling"))
 """
 
 
 def test_a_sweep_keeps_the_commit_of_its_data(tmp_path, endpoint):
     said = fetched(tmp_path, endpoint, script=SWEEPS).splitlines()
+    characters = 4 + len(set("rosesvioletsblue"))
     examples = "{'train': 1, 'validation': 1, 'test': 1}"
-    assert said == [f"{COMMIT} hub/jo/poems {COMMIT} hub/jo/poems {examples}", "True"]
+    assert said == [f"{COMMIT} hub/jo/poems {COMMIT} hub/jo/poems {examples}", "True", f"({characters}, False)"]
     assert len([line for line in Hub.asked if "/revision/" in line]) == 1
     assert (tmp_path / "cache" / "hub" / "datasets--jo--poems").is_dir()
 
