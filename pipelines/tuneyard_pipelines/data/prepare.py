@@ -53,8 +53,8 @@ class PreparedData:
     """Examples by split: pairs of texts, or documents.
 
     The fingerprints are hexadecimal SHA-256; those of a split cover its texts in order. `columns` name the texts of an
-    example; `text_bytes` are the UTF-8 bytes of each split's texts, and `version` that of a built-in source; both
-    are empty for data that was prepared before they were kept.
+    example; `text_bytes` are the UTF-8 bytes of each split's texts, and `version` that of a built-in source or of
+    a data set (its commit, or a digest); both are empty for data that was prepared before they were kept.
     """
 
     folder: Path
@@ -116,11 +116,12 @@ def prepare(
     larger than memory. Raises DataError for a source that cannot be used or holds too much that cannot, a split that
     would be empty, or a cache that cannot be written.
     """
-    folder, fingerprint, origin = _place(data, task, seed, cache)
+    here = sources.local(data, cache)
+    folder, fingerprint, origin = _place(here, task, seed, cache)
 
     def fill(partial: Path) -> dict[str, Any]:
-        facts = _Preparation(data, task, seed, partial, progress).run()
-        if sources.origin(data, task) != origin:
+        facts = _Preparation(here, task, seed, partial, progress).run()
+        if sources.origin(here, task) != origin:
             raise DataError(f"{data.source}: it was changed while it was read. Start again once it is complete.")
         return {"fingerprint": fingerprint, "source": data.source, "version": origin.get("version", ""), **facts}
 
@@ -167,6 +168,7 @@ def count_vocabulary(
     """
     if config.type == "byte":
         return BYTE_VOCAB_SIZE, True
+    data = sources.local(data, cache)
     if _quickly_digested(data) and (facts := folders.read(_tokens(_place(data, task, seed, cache).folder, config))):
         return facts["vocab_size_reached"], True
     if (expected := expected_vocab_size(config)) is not None:
@@ -184,7 +186,9 @@ def count_vocabulary(
 def _quickly_digested(data: DataSpec) -> bool:
     """Whether the content's digest, which the place in a cache follows from, is known within a second."""
     try:
-        return data.source.startswith("builtin/") or Path(data.source).stat().st_size <= _DIGESTED_BYTES
+        path = Path(data.source)
+        held = path.rglob("*") if path.is_dir() else [path]
+        return data.source.startswith("builtin/") or sum(one.stat().st_size for one in held) <= _DIGESTED_BYTES
     except OSError:
         return True  # reading it says what is wrong
 
@@ -225,11 +229,12 @@ class _Preparation:
     def run(self) -> dict[str, Any]:
         """Read, part, and say what there is."""
         self._read()
+        given = sources.given_splits(self._data)
         data, count = self._data, self._ledger.count
         refuse(self._tally.findings, count, data.max_bad_share, data.source)
         made = self._ledger.assign(
-            validation=_amount(data.split.validation),
-            test=_amount(data.split.test),
+            validation=None if "validation" in given else _amount(data.split.validation),
+            test=None if "test" in given else _amount(data.split.test),
             place=data.source,
             unit="documents" if self._by_bytes else "pairs",
         )
