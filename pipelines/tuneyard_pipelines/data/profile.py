@@ -114,6 +114,12 @@ def estimated(
     )
 
 
+def measure(config: Tokenizer, rows: Sequence[tuple[str, ...]]) -> list[list[int]]:
+    """The tokens of each text by column, of a tokenizer that learns from these examples."""
+    tokenizer = TextTokenizer.train(itertools.chain.from_iterable(rows), config)
+    return [list(map(len, tokenizer.encode_batch(list(side)))) for side in zip(*rows, strict=True)]
+
+
 def tokenizer_facts(
     train: EncodedSplit, validation: EncodedSplit, candidate: Candidate, *, vocab_size: int, text_bytes: int, seed: int
 ) -> TokenizerFacts:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tuneyard.cli.output import Json, Set, one_line, reporting, table
+from tuneyard.cli.output import Json, Set, Task, one_line, reporting, table
 from tuneyard_pipelines.data_facts import Lengths, TokenizerFacts, size
 
 if TYPE_CHECKING:
@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from tuneyard_pipelines.data_facts import DataFacts
 
 app = typer.Typer(help="Look at data before training on it.", no_args_is_help=True, rich_markup_mode=None)
-Task = Annotated[
-    str | None,
-    typer.Option(
-        "--task", metavar="TASK", help="translation or language_modeling; otherwise what the data looks like."
-    ),
-]
 BAR = 40
 SHOWN_CHARACTERS = 160
 

@@ -27,6 +27,12 @@ Mlflow = Annotated[
 
 
 Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in model.d_model=128.")]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        "--task", metavar="TASK", help="translation or language_modeling; otherwise what the data looks like."
+    ),
+]
 _FIRST_STRONG_ISOLATE, _POP_ISOLATE = "\u2068", "\u2069"
 
 
