@@ -67,7 +67,7 @@ class TaskData:
         return f"{', '.join(self.builtin)}, or the path of a file ({' '.join(self.files)})"
 
 
-_TOKENS = ("data.tokenizer.type", "data.tokenizer.vocab_size")
+_TOKENS = tuple(f"data.tokenizer.{key}" for key in ("type", "vocab_size", "normalization", "segmenter"))
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
@@ -76,7 +76,13 @@ METRICS: dict[str, Metric] = {
         Metric("val/accuracy", "max", "share of target tokens predicted right, given those before", _TOKENS),
         Metric("val/bleu", "max", "corpus BLEU, 0 to 100"),
         Metric("val/chrf", "max", "character n-gram F-score, 0 to 100"),
-        Metric("val/bits_per_byte", "min", "bits that the model needs for a byte of the validation text"),
+        # nfkc takes differences out of the text that a model would have to pay for.
+        Metric(
+            "val/bits_per_byte",
+            "min",
+            "bits that the model needs for a byte of the validation text",
+            ("data.tokenizer.normalization",),
+        ),
         Metric("val/loss", "min", "mean loss of a target token in nats", (*_TOKENS, "training.label_smoothing")),
         Metric("val/perplexity", "min", "exp of the mean loss of a token", (*_TOKENS, "training.label_smoothing")),
     )
@@ -102,7 +108,8 @@ BUILTIN_DATA: tuple[str, ...] = tuple(name for held in TASK_DATA.values() for na
 DATA_FILES: tuple[str, ...] = tuple(dict.fromkeys(suffix for held in TASK_DATA.values() for suffix in held.files))
 
 BYTE_VOCAB_SIZE = 4 + 256  # special tokens and bytes
-TOKENIZERS_WITHOUT_SIZE = ("char", "byte")
+# Keys of data.tokenizer that go with some of its types only.
+TOKENIZER_KEYS: dict[str, tuple[str, ...]] = {"vocab_size": ("bpe", "word", "unigram"), "segmenter": ("word",)}
 
 _ATTENTION_RULES = (
     Rule(
@@ -131,10 +138,11 @@ GUESSED_CHARACTERS = 128  # until the data has been looked at
 def vocab_size(values: Mapping[str, Any], characters: int) -> int:
     """Tokens in the vocabulary of a point, special ones included, when its data has so many `characters` (with them).
 
-    Of bpe, the most there can be.
+    Of word, bpe and unigram, the most there can be.
     """
-    kinds = {"byte": BYTE_VOCAB_SIZE, "bpe": values.get("data.tokenizer.vocab_size"), "char": characters}
-    return int(kinds[values["data.tokenizer.type"]] or characters)
+    kind = values["data.tokenizer.type"]
+    known = {"byte": BYTE_VOCAB_SIZE, "char": characters}
+    return known[kind] if kind in known else int(values["data.tokenizer.vocab_size"])
 
 
 def complete(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,15 +155,16 @@ def complete(values: Mapping[str, Any]) -> dict[str, Any]:
             complete[key] = default
     if complete.get("model.d_ff") is None:
         complete["model.d_ff"] = 4 * complete["model.d_model"]
-    if complete.get("data.tokenizer.type") in TOKENIZERS_WITHOUT_SIZE:
-        complete.pop("data.tokenizer.vocab_size", None)
+    for key, kinds in TOKENIZER_KEYS.items():
+        if complete.get("data.tokenizer.type") not in kinds:
+            complete.pop(f"data.tokenizer.{key}", None)
     return {key: value for key, value in complete.items() if value is not None}
 
 
 def expected_vocab_size(tokenizer: Tokenizer) -> int | None:
     """How many ids a tokenizer will have, special ones included; None for char, whose characters must be counted.
 
-    That of bpe is its largest: little text may have fewer pairs to merge.
+    That of word, bpe and unigram is its largest: little text may have fewer words or pairs to merge.
     """
     if tokenizer.type == "char":
         return None

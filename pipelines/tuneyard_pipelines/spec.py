@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from tuneyard_pipelines import spec_checks, spec_errors, spec_yaml
-from tuneyard_pipelines.catalog import METRICS, TASKS, Mode, complete
+from tuneyard_pipelines.catalog import METRICS, TASKS, TOKENIZER_KEYS, Mode, complete
 from tuneyard_pipelines.keys import (
     MODEL,
     TRAINING,
@@ -310,9 +310,15 @@ def asha_rungs(min_share: float, reduction_factor: int) -> tuple[float, ...]:
 def _overlaid(part: Part, over: Part) -> Part:
     """`part` with every key that is set in `over`."""
     given = {key: getattr(over, key) for key in over.model_fields_set}
-    if "type" in given and "vocab_size" not in given:  # that of another kind of tokenizer
-        given["vocab_size"] = Tokenizer.model_fields["vocab_size"].default
+    if "type" in given:
+        for key, kinds in TOKENIZER_KEYS.items():  # what belongs to another kind of tokenizer
+            if key not in given and not set(kinds) & set(_choices(given["type"])):
+                given[key] = Tokenizer.model_fields[key].default
     return part.model_copy(update=given)
+
+
+def _choices(held: Any) -> tuple[Any, ...]:
+    return held.values if isinstance(held, Choice) else (held,)
 
 
 def _standard(schema: Any) -> Any:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuneyard_pipelines import ranges
-from tuneyard_pipelines.catalog import METRICS, TASK_DATA, TASKS, TOKENIZERS_WITHOUT_SIZE
+from tuneyard_pipelines.catalog import METRICS, TASK_DATA, TASKS, TOKENIZER_KEYS
 from tuneyard_pipelines.constraints import ConstraintError
+from tuneyard_pipelines.keys import Tokenizer
 from tuneyard_pipelines.sections import Part
 from tuneyard_pipelines.space import Space, constraint_of, needs_costs
-from tuneyard_pipelines.spec_yaml import Path, shown_value
+from tuneyard_pipelines.spec_yaml import Path, dotted, shown_value
 
 if TYPE_CHECKING:
     from tuneyard_pipelines.spec import SweepSpec
@@ -87,7 +88,8 @@ def _comparable(spec: SweepSpec) -> Iterator[Misfit]:
         measured = TASKS[spec.task].metrics
         comparable = [name for name in measured if not differing(METRICS[name].incomparable_over)]
         vary = f"{' and '.join(varied)} {'varies' if len(varied) == 1 else 'vary'}"
-        message = f"{spec.metric} cannot be compared while {vary}; use one of {', '.join(comparable)}"
+        remedy = f"use one of {', '.join(comparable)}" if comparable else f"give {' and '.join(varied)} one value"
+        message = f"{spec.metric} cannot be compared while {vary}; {remedy}"
         yield Misfit(("search", "metric"), message, (("search", "metric"), ("variants",), *map(_path, varied)))
 
 
@@ -247,20 +249,21 @@ def _columns(spec: SweepSpec, kind: str, reads: tuple[Path, ...]) -> Iterator[Mi
 
 
 def _tokenizer(spec: SweepSpec) -> Iterator[Misfit]:
-    kind, size = (spec.values[f"data.tokenizer.{name}"] for name in ("type", "vocab_size"))
-    here: Path = ("data", "tokenizer", "vocab_size")
-    default = 4000
-    reads = (here, ("data", "tokenizer", "type"))
+    kind = spec.values["data.tokenizer.type"]
     kinds = kind.values if isinstance(kind, ranges.Choice) else (kind,)
-    without = [str(name) for name in kinds if name in TOKENIZERS_WITHOUT_SIZE]
-    if len(without) == len(kinds) and size != default:
-        yield Misfit(here, "goes with type: bpe only; take it out, or set type: bpe", reads)
-    elif without and "data.tokenizer.vocab_size" in spec.ranges:
-        message = (
-            f"a range beside a range of type, and {without[0]} has no vocab_size: {without[0]} would be tried twice; "
-            "vary one of them"
-        )
-        yield Misfit(here, message, reads)
+    for name, fitting in TOKENIZER_KEYS.items():
+        here: Path = ("data", "tokenizer", name)
+        reads = (here, ("data", "tokenizer", "type"))
+        without = [str(each) for each in kinds if each not in fitting]
+        if len(without) == len(kinds) and spec.values[dotted(here)] != Tokenizer.model_fields[name].default:
+            message = f"goes with type: {', '.join(fitting)} only; take it out, or set type: {fitting[0]}"
+            yield Misfit(here, message, reads)
+        elif without and dotted(here) in spec.ranges:
+            message = (
+                f"a range beside a range of type, and {without[0]} has no {name}: {without[0]} would be tried twice; "
+                "vary one of them"
+            )
+            yield Misfit(here, message, reads)
 
 
 def _constraints(spec: SweepSpec) -> Iterator[Misfit]:

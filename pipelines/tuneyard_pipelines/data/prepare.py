@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers
 
-from tuneyard_pipelines.catalog import BYTE_VOCAB_SIZE, TASK_DATA, expected_vocab_size
+from tuneyard_pipelines.catalog import BYTE_VOCAB_SIZE, TASK_DATA, TOKENIZER_KEYS, expected_vocab_size
 from tuneyard_pipelines.data import folders, sources
 from tuneyard_pipelines.data.errors import DataError
 from tuneyard_pipelines.data.splits import SPLITS, split
-from tuneyard_pipelines.data.text_tokenizer import SPECIALS, TextTokenizer
+from tuneyard_pipelines.data.text_tokenizer import SPECIALS, TextTokenizer, segmenter_version
 from tuneyard_pipelines.data.tokens import EncodedSplit, TokenWriter
 
 if TYPE_CHECKING:
@@ -193,8 +193,10 @@ class _Place(NamedTuple):
 
 
 def _made_by(config: Tokenizer) -> dict[str, Any]:
-    settings = {"type": config.type, "vocab_size": config.vocab_size if config.type == "bpe" else None}
-    return {"format": _TOKENS_FORMAT, "tokenizers": tokenizers.__version__, **settings}
+    sized = config.type in TOKENIZER_KEYS["vocab_size"]
+    settings = {"type": config.type, "vocab_size": config.vocab_size if sized else None}
+    cut = {"normalization": config.normalization, "segmenter": segmenter_version(config.segmenter)}
+    return {"format": _TOKENS_FORMAT, "tokenizers": tokenizers.__version__, **settings, **cut}
 
 
 def _tokens(folder: Path, config: Tokenizer) -> Path:

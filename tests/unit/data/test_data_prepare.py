@@ -53,6 +53,8 @@ class Data:
 class Config:
     type: str = "char"
     vocab_size: int = 300
+    normalization: str = "nfc"
+    segmenter: str = "none"
 
 
 def tsv(path: Path, count: int = 60) -> Path:
@@ -325,9 +327,10 @@ def test_silent_without_torch_and_with_nothing_in_the_home(tmp_path):
 import pathlib, sys
 from types import SimpleNamespace as Some
 from tuneyard_pipelines.data import encode, prepare
+from tuneyard_pipelines.spec import Tokenizer
 split = Some(validation=0.1, test=0.1)
 data = Some(source="builtin/dates", columns=None, header=False, examples=400, split=split)
-encode(prepare(data, 1, pathlib.Path(sys.argv[1])), Some(type="char")).split("train")
+encode(prepare(data, 1, pathlib.Path(sys.argv[1])), Tokenizer(type="char")).split("train")
 import huggingface_hub.constants
 print({"torch", "tensorflow"} & set(sys.modules), huggingface_hub.constants.HF_HUB_OFFLINE)
 """

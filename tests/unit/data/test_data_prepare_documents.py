@@ -39,6 +39,8 @@ class Data:
 class Config:
     type: str = "byte"
     vocab_size: int = 300
+    normalization: str = "nfc"
+    segmenter: str = "none"
 
 
 def language(data: Data, cache: Path, seed: int = 1) -> PreparedData:

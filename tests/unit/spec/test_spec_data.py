@@ -38,7 +38,18 @@ def refused(*overrides: str) -> list[str]:
         ),
         (["data.source=a.jsonl", "data.columns={source: 1, target: b}"], "data.columns.source: found 1; a .jsonl file"),
         (["data.source=a.jsonl", "data.header=true"], "data.header: a .jsonl file has keys instead of a header"),
-        (["data.tokenizer={type: byte, vocab_size: 300}"], "data.tokenizer.vocab_size: goes with type: bpe only"),
+        (
+            ["data.tokenizer={type: byte, vocab_size: 300}"],
+            "data.tokenizer.vocab_size: goes with type: bpe, word, unigram only",
+        ),
+        (
+            ["data.tokenizer.segmenter=jieba"],
+            "data.tokenizer.segmenter: goes with type: word only; take it out, or set",
+        ),
+        (
+            ["data.tokenizer={type: [word, bpe], segmenter: [none, jieba]}", "search.trials=2"],
+            "bpe has no segmenter: bpe would be tried twice",
+        ),
         (
             ["data.tokenizer.type=[bpe, byte]", "data.tokenizer.vocab_size=[300, 400]", "search.trials=2"],
             "byte would be tried twice",
@@ -106,7 +117,16 @@ def test_a_source_is_not_blamed_for_a_task_that_is_wrong():
 
 def test_what_a_tokenizer_will_hold_is_known_without_text():
     sizes = {
-        kind: catalog.expected_vocab_size(spec.Tokenizer(type=kind, vocab_size=999)) for kind in ("char", "bpe", "byte")
+        kind: catalog.expected_vocab_size(spec.Tokenizer(type=kind, vocab_size=999))
+        for kind in ("char", "word", "bpe", "byte", "unigram")
     }
-    assert sizes == {"char": None, "bpe": 999, "byte": 260}
+    assert sizes == {"char": None, "word": 999, "bpe": 999, "byte": 260, "unigram": 999}
     assert "data.tokenizer.vocab_size" not in accepted("data.tokenizer.type=byte").at({}).flat()
+
+
+def test_a_key_that_does_not_apply_to_a_point_is_left_out():
+    read = accepted("data.tokenizer={type: [word, bpe], segmenter: jieba}", "search.trials=2")
+    points = {kind: read.at({"data.tokenizer.type": kind}) for kind in ("word", "bpe")}
+    assert points["word"].flat()["data.tokenizer.segmenter"] == points["word"].tokenizer.segmenter == "jieba"
+    assert "data.tokenizer.segmenter" not in points["bpe"].flat()
+    assert points["bpe"].tokenizer.segmenter == "none"
