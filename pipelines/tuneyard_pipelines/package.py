@@ -16,14 +16,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from tuneyard_modules.decoding import greedy, sample
-from tuneyard_modules.transformer import DecoderOnly
-from tuneyard_pipelines.build import Network, build_network
+from tuneyard_modules.decoding import Stepper, WindowedStepper, greedy, sample
+from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, TextTokenizer
 from tuneyard_pipelines.errors import InputError, RefusedError
 from tuneyard_pipelines.spec import TrialConfig
@@ -38,7 +39,7 @@ CONTINUATION_TOKENS = 64
 class TextModel:
     """A loaded model: a translation model translates texts, a language model goes on with them."""
 
-    network: Network
+    network: nn.Module
     tokenizer: TextTokenizer
     config: TrialConfig
 
@@ -48,7 +49,7 @@ class TextModel:
         Translation: texts past `sequence_length` tokens are cut off, as in training. Language modeling: the
         continuation alone, up to CONTINUATION_TOKENS tokens; of a text past `sequence_length` the end is read.
         """
-        if isinstance(self.network, DecoderOnly):
+        if self.config.task == "language_modeling":
             return [
                 continued(self.network, self.tokenizer, self.tokenizer.encode(text), CONTINUATION_TOKENS)
                 for text in texts
@@ -59,15 +60,15 @@ class TextModel:
             ids = self.tokenizer.encode_batch(list(texts[start : start + PREDICT_BATCH]))
             sources = [torch.tensor([*row[: length - 1], EOS]) for row in ids]
             source_BS = pad_sequence(sources, batch_first=True, padding_value=PAD)
-            rows = greedy(self.network, source_BS, bos_id=BOS, eos_id=EOS, max_length=length)
+            rows = greedy(cast("Stepper[Any]", self.network), source_BS, bos_id=BOS, eos_id=EOS, max_length=length)
             predictions += [self.tokenizer.decode(row) for row in rows]
         return predictions
 
 
-def continued(network: DecoderOnly, tokenizer: TextTokenizer, ids: Sequence[int], most: int) -> str:
+def continued(network: nn.Module, tokenizer: TextTokenizer, ids: Sequence[int], most: int) -> str:
     """How the model goes on with a text, always by the likeliest token, up to `most` tokens or the text's end."""
     said = sample(
-        network,
+        cast("WindowedStepper[Any]", network),
         [BOS, *ids],
         eos_id=EOS,
         max_new=most,
@@ -79,7 +80,7 @@ def continued(network: DecoderOnly, tokenizer: TextTokenizer, ids: Sequence[int]
     return tokenizer.decode(said)
 
 
-def pack(folder: Path, network: Network, tokenizer: TextTokenizer, config: TrialConfig) -> None:
+def pack(folder: Path, network: nn.Module, tokenizer: TextTokenizer, config: TrialConfig) -> None:
     """Write the model to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     # The output shares its matrix with the embedding: clone, since safetensors refuses memory that is held twice.

@@ -148,7 +148,7 @@ class SweepSpec(Part):
     def values(self) -> dict[str, Scalar | Range | None]:
         """All dotted keys of a trial: its value, its range, or None where it is left out."""
         values: dict[str, Any] = {"task": self.task, "seed": self.seed}
-        architecture = self.model.architecture or TASKS[self.task].architectures[0]  # type: ignore[attr-defined]
+        architecture = self.model.architecture or TASKS[self.task].architecture  # type: ignore[attr-defined]
         for section, part in zip(_SECTIONS, (self.model, self.training, self.data.tokenizer), strict=True):
             values |= {f"{section}.{key}": value for key, value in part}
         return values | {"model.architecture": architecture}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tuneyard_pipelines import ranges
+from tuneyard_pipelines import architectures, ranges
 from tuneyard_pipelines.catalog import METRICS, TASK_DATA, TASKS, TOKENIZER_KEYS
 from tuneyard_pipelines.constraints import ConstraintError
 from tuneyard_pipelines.keys import Tokenizer
@@ -132,9 +132,9 @@ def _judging(spec: SweepSpec) -> list[str]:
 
 
 def _task(spec: SweepSpec) -> Iterator[Misfit]:
-    task, architecture = TASKS[spec.task], str(spec.values["model.architecture"])
-    if architecture not in task.architectures:
-        message = f"found {architecture}; {spec.task} takes {', '.join(task.architectures)}"
+    architecture = str(spec.values["model.architecture"])
+    if spec.task not in architectures.find(architecture).tasks:
+        message = f"found {architecture}; {spec.task} takes {', '.join(architectures.of_task(spec.task))}"
         yield Misfit(("model", "architecture"), message, (("model", "architecture"), ("task",)))
 
 
