@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tuneyard_pipelines import architectures
+from tuneyard_pipelines.formulas import VocabSizes
 
-if TYPE_CHECKING:
-    from tuneyard_pipelines.keys import Tokenizer
-
+Vocabularies = Mapping[str, VocabSizes]
 Mode = Literal["min", "max"]
 
 
@@ -51,7 +50,7 @@ class TaskData:
         return f"{', '.join(self.builtin)}, or the path of a file ({' '.join(self.files)})"
 
 
-_TOKENS = tuple(f"data.tokenizer.{key}" for key in ("type", "vocab_size", "normalization", "segmenter"))
+_TOKENS = tuple(f"data.tokenizer.{key}" for key in ("type", "vocab_size", "normalization", "segmenter", "vocabulary"))
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
@@ -98,14 +97,34 @@ TOKENIZER_KEYS: dict[str, tuple[str, ...]] = {"vocab_size": ("bpe", "word", "uni
 GUESSED_CHARACTERS = 128  # until the data has been looked at
 
 
-def vocab_size(values: Mapping[str, Any], characters: int) -> int:
-    """Tokens in the vocabulary of a point, special ones included, when its data has so many `characters` (with them).
+def vocab_sizes(values: Mapping[str, Any], known: Vocabularies) -> VocabSizes:
+    """How many ids the tokenizers of a point have, special ones included.
 
-    Of word, bpe and unigram, the most there can be.
+    `known` are those of the data, by `tokenizer_name`. Of others it is the most there can be for word, bpe and unigram,
+    and a guess for char.
     """
+    if (found := known.get(tokenizer_name(values))) is not None:
+        return found
+    guesses = {"byte": BYTE_VOCAB_SIZE, "char": GUESSED_CHARACTERS}
     kind = values["data.tokenizer.type"]
-    known = {"byte": BYTE_VOCAB_SIZE, "char": characters}
-    return known[kind] if kind in known else int(values["data.tokenizer.vocab_size"])
+    size = guesses[kind] if kind in guesses else int(values["data.tokenizer.vocab_size"])
+    return VocabSizes(size, size if values.get("data.tokenizer.vocabulary") == "separate" else None)
+
+
+def tokenizer_name(values: Mapping[str, Any]) -> str:
+    """`char`, `bpe 4000`, `word 900 jieba separate`: what the vocabulary of a point depends on, beside its data."""
+    kind = values["data.tokenizer.type"]
+    words = [kind]
+    for key, default in (
+        ("vocab_size", None),
+        ("normalization", "nfc"),
+        ("segmenter", "none"),
+        ("vocabulary", "joint"),
+    ):
+        value = values.get(f"data.tokenizer.{key}", default)
+        if value != default and kind in TOKENIZER_KEYS.get(key, (kind,)):
+            words.append(str(value))
+    return " ".join(words)
 
 
 def complete(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,15 +140,6 @@ def complete(values: Mapping[str, Any]) -> dict[str, Any]:
     for key, kinds in TOKENIZER_KEYS.items():
         if complete.get("data.tokenizer.type") not in kinds:
             complete.pop(f"data.tokenizer.{key}", None)
+    if complete.get("task") != "translation":
+        complete.pop("data.tokenizer.vocabulary", None)
     return {key: value for key, value in complete.items() if value is not None}
-
-
-def expected_vocab_size(tokenizer: Tokenizer) -> int | None:
-    """How many ids a tokenizer will have, special ones included; None for char, whose characters must be counted.
-
-    That of word, bpe and unigram is its largest: little text may have fewer words or pairs to merge.
-    """
-    if tokenizer.type == "char":
-        return None
-    values = {"data.tokenizer.type": tokenizer.type, "data.tokenizer.vocab_size": tokenizer.vocab_size}
-    return vocab_size(values, characters=0)

@@ -170,6 +170,11 @@ class Tokenizer(Part):
     segmenter: Literal["none", "jieba"] = _key(
         "none", "What cuts Chinese into words for type: word; with none each character is a word."
     )
+    vocabulary: Literal["joint", "separate"] = _key(
+        "joint",
+        "Of translation: joint learns one vocabulary for sources and targets, which share their embedding; separate "
+        "learns one for each.",
+    )
 
 
 MODEL = Ranged(Model, fixed=("architecture",))

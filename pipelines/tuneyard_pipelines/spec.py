@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from tuneyard_pipelines import spec_checks, spec_errors, spec_yaml
-from tuneyard_pipelines.catalog import METRICS, TASKS, TOKENIZER_KEYS, Mode, complete
+from tuneyard_pipelines.catalog import METRICS, TASKS, TOKENIZER_KEYS, Mode, complete, tokenizer_name
 from tuneyard_pipelines.keys import (
     MODEL,
     TRAINING,
@@ -179,10 +179,25 @@ class SweepSpec(Part):
         return tuple(key for key in self.values if any(key in spec.ranges for spec in self.by_variant.values()))
 
     @property
-    def uses_characters(self) -> bool:
-        """Whether some trial has a vocabulary of type: char, which depends on the data."""
-        kinds = [variant.values["data.tokenizer.type"] for variant in self.by_variant.values()]
-        return any(kind == "char" or (isinstance(kind, Choice) and "char" in kind.values) for kind in kinds)
+    def tokenizers(self) -> dict[str, Tokenizer]:
+        """Those that are known before the search, by `catalog.tokenizer_name`: of a variant the one that it has.
+
+        Where it varies it, those of type: char, whose vocabularies no setting tells.
+        """
+        found = [one for variant in self.by_variant.values() for one in variant._tokenizers()]
+        return {tokenizer_name({f"data.tokenizer.{key}": value for key, value in one}): one for one in found}
+
+    def _tokenizers(self) -> list[Tokenizer]:
+        held = dict(self.data.tokenizer)
+        if not any(isinstance(value, Range) for value in held.values()):
+            return [Tokenizer.model_validate(held)]
+        if "char" not in _choices(held["type"]):
+            return []
+        return [
+            Tokenizer(type="char", normalization=form, vocabulary=vocabulary)
+            for form in _choices(held["normalization"])
+            for vocabulary in _choices(held["vocabulary"])
+        ]
 
     @property
     def short_names(self) -> dict[str, str]:

@@ -43,7 +43,7 @@ def problems(spec: SweepSpec) -> Iterator[Misfit]:
         yield from check(spec)
     named: set[tuple[Path, str]] = set()
     for name, variant in spec.by_variant.items():
-        for check in (_task, _budget, _trials, _grid, _metric, _asha, _tokenizer, _constraints):
+        for check in (_task, _budget, _trials, _grid, _metric, _asha, _tokenizer, _vocabulary, _constraints):
             for misfit in check(variant):
                 path = _where(misfit.path, spec, name)
                 if (path, misfit.message) not in named:
@@ -264,6 +264,13 @@ def _tokenizer(spec: SweepSpec) -> Iterator[Misfit]:
                 "vary one of them"
             )
             yield Misfit(here, message, reads)
+
+
+def _vocabulary(spec: SweepSpec) -> Iterator[Misfit]:
+    here: Path = ("data", "tokenizer", "vocabulary")
+    if spec.task != "translation" and spec.values[dotted(here)] != "joint":
+        message = f"goes with task: translation only; {spec.task} has one kind of text: take it out"
+        yield Misfit(here, message, (here, ("task",)))
 
 
 def _constraints(spec: SweepSpec) -> Iterator[Misfit]:

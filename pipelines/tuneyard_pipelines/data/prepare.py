@@ -1,7 +1,7 @@
 """Data made ready once and kept in files that trials map into memory: texts by split, token ids by tokenizer.
 
     CACHE/FINGERPRINT/          train/ validation/ test/ (id, source, target; or id, text)
-        tokens/TYPE-SETTINGS/   tokenizer.json, train/ validation/ test/ (token ids, as `tokens` keeps them)
+        tokens/TYPE-SETTINGS/   tokenizer.json or one for each column, train/ validation/ test/ (as `tokens` keeps ids)
 
 A fingerprint covers the source's content, not its path: a changed file is prepared anew, a moved one is not.
 """
@@ -11,21 +11,31 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers
 
-from tuneyard_pipelines.catalog import BYTE_VOCAB_SIZE, TASK_DATA, TOKENIZER_KEYS, expected_vocab_size
+from tuneyard_pipelines.catalog import TASK_DATA, TOKENIZER_KEYS, vocab_sizes
 from tuneyard_pipelines.data import folders, sources
 from tuneyard_pipelines.data.errors import DataError
 from tuneyard_pipelines.data.splits import SPLITS, split
-from tuneyard_pipelines.data.text_tokenizer import SPECIALS, TextTokenizer, segmenter_version
+from tuneyard_pipelines.data.text_tokenizer import (
+    SPECIALS,
+    UNK,
+    TextTokenizer,
+    load_tokenizers,
+    normalized,
+    save_tokenizers,
+    segmenter_version,
+    sizes,
+)
 from tuneyard_pipelines.data.tokens import EncodedSplit, TokenWriter
+from tuneyard_pipelines.formulas import VocabSizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import datasets
     import pyarrow
@@ -33,11 +43,11 @@ if TYPE_CHECKING:
     from tuneyard_pipelines.spec import DataSpec, Tokenizer
 
 _FORMAT = 1
-_TOKENS_FORMAT = 2
+_TOKENS_FORMAT = 3
 _CHUNK_CHARACTERS = 1 << 20
 _COUNTED_CHARACTERS = 1 << 24
 _DIGESTED_BYTES = 128 << 20
-_TOKENIZER_FILE = "tokenizer.json"
+_SIZING = ("type", "vocab_size", "normalization", "segmenter", "vocabulary")  # what tells the size of a vocabulary
 
 
 @dataclass(frozen=True)
@@ -79,16 +89,38 @@ class PreparedData:
 
 
 @dataclass(frozen=True)
+class TokenCounts:
+    """Of the texts of a column: their tokens, how many of these are unknown, and for how many characters they stand."""
+
+    tokens: int
+    unknown: int
+    unknown_characters: int
+
+
+@dataclass(frozen=True)
 class EncodedData:
-    """Token ids by split, without special tokens, and the tokenizer that gave them."""
+    """Token ids by split, without special tokens, and the tokenizer of each column: the same one where it is joint.
+
+    `counts` are by split and column.
+    """
 
     folder: Path
-    columns: tuple[str, ...]
-    tokenizer: TextTokenizer
+    tokenizers: Mapping[str, TextTokenizer]
+    counts: Mapping[str, Mapping[str, TokenCounts]]
 
     def split(self, name: str) -> EncodedSplit:
         """The split `name`, memory-mapped: the token ids of each text."""
-        return EncodedSplit.open(self.folder / name, self.columns)
+        return EncodedSplit.open(self.folder / name, tuple(self.tokenizers))
+
+    @property
+    def sizes(self) -> VocabSizes:
+        """How many ids a model needs."""
+        return sizes(self.tokenizers)
+
+    def unknown_share(self, split: str) -> float:
+        """The share of unknown tokens among those of a split, all columns together."""
+        counts = self.counts[split].values()
+        return sum(count.unknown for count in counts) / max(sum(count.tokens for count in counts), 1)
 
 
 def prepare(data: DataSpec, seed: int, cache: Path, task: str = "translation") -> PreparedData:
@@ -132,7 +164,7 @@ def prepare(data: DataSpec, seed: int, cache: Path, task: str = "translation") -
 
 
 def encode(prepared: PreparedData, config: Tokenizer) -> EncodedData:
-    """Learn the tokenizer of `config` on the training split, all columns together, and encode every split by it.
+    """Learn the tokenizer of `config` on the training split, or one for each column, and encode every split by it.
 
     Kept below the prepared data's folder, with the same promises as `prepare`. Raises DataError like it.
     """
@@ -140,42 +172,83 @@ def encode(prepared: PreparedData, config: Tokenizer) -> EncodedData:
     folder = _tokens(prepared.folder, config)
 
     def fill(partial: Path) -> dict[str, Any]:
-        train = prepared.split("train")
-        tokenizer = TextTokenizer.train((text for column in prepared.columns for text in train[column]), config)
-        tokenizer.save(partial / _TOKENIZER_FILE)
-        for name in SPLITS:
-            with TokenWriter(partial / name, prepared.columns, tokenizer.vocab_size) as writer:
-                for rows in _batches(prepared.split(name)):
-                    texts = {column: tokenizer.encode_batch(rows[column]) for column in prepared.columns}
-                    writer.append(rows["id"], texts)
-        return {**made_by, "vocab_size_reached": tokenizer.vocab_size}
+        tokenizers = _learned(prepared, config)
+        save_tokenizers(tokenizers, partial)
+        counts = {name: _write(prepared.split(name), tokenizers, partial / name) for name in SPLITS}
+        return {**made_by, "sizes": asdict(sizes(tokenizers)), "counts": counts}
 
-    folders.build(folder, fill)
-    return EncodedData(folder, prepared.columns, TextTokenizer.load(folder / _TOKENIZER_FILE))
+    facts = folders.build(folder, fill)
+    counts = {
+        name: {column: TokenCounts(*count) for column, count in columns.items()}
+        for name, columns in facts["counts"].items()
+    }
+    return EncodedData(folder, load_tokenizers(folder, prepared.columns), counts)
 
 
 def count_vocabulary(
     data: DataSpec, config: Tokenizer, cache: Path, *, seed: int, task: str = "translation"
-) -> tuple[int, bool]:
-    """How many ids the tokenizer has, special ones included, and whether that is the exact number.
+) -> tuple[VocabSizes, bool]:
+    """How many ids the tokenizers have, special ones included, and whether those are the exact numbers.
 
-    Exact where the encoded data lies in `cache`, and for bytes; else bpe's largest, or the characters in the first part
-    of the source. Raises DataError for a source that cannot be used.
+    Exact where the encoded data lies in `cache`, and for bytes; else the largest of word, bpe and unigram, or the
+    characters in the first part of the source. Raises DataError for a source that cannot be used.
     """
+    expected = vocab_sizes({f"data.tokenizer.{key}": getattr(config, key) for key in _SIZING}, {})
     if config.type == "byte":
-        return BYTE_VOCAB_SIZE, True
+        return expected, True
     if _quickly_digested(data) and (facts := folders.read(_tokens(_place(data, task, seed, cache).folder, config))):
-        return facts["vocab_size_reached"], True
-    if (expected := expected_vocab_size(config)) is not None:
+        return VocabSizes(**facts["sizes"]), True
+    if config.type != "char":
         return expected, False
-    alphabet: set[str] = set()
+    alphabets: list[set[str]] = [set() for _ in TASK_DATA[task].columns]
     counted = 0
-    for text in sources.beginning(data, task, seed):
-        alphabet.update(text[:_COUNTED_CHARACTERS])
+    for number, text in enumerate(sources.beginning(data, task, seed)):
+        first = text[:_COUNTED_CHARACTERS]
+        alphabets[number % len(alphabets)].update(normalized(first, config))
         counted += len(text)
         if counted >= _COUNTED_CHARACTERS:
             break
-    return len(SPECIALS) + len(alphabet), False
+    if config.vocabulary == "separate":
+        return VocabSizes(len(SPECIALS) + len(alphabets[-1]), len(SPECIALS) + len(alphabets[0])), False
+    return VocabSizes(len(SPECIALS) + len(set().union(*alphabets))), False
+
+
+def _learned(prepared: PreparedData, config: Tokenizer) -> dict[str, TextTokenizer]:
+    train = prepared.split("train")
+    if config.vocabulary == "separate":
+        return {column: TextTokenizer.train(_Texts(train, (column,)), config) for column in prepared.columns}
+    return dict.fromkeys(prepared.columns, TextTokenizer.train(_Texts(train, prepared.columns), config))
+
+
+class _Texts:
+    """The texts of some columns, row by row, as often as they are asked for; never all in memory."""
+
+    def __init__(self, split: datasets.Dataset, columns: Sequence[str]) -> None:
+        self._split, self._columns = split, columns
+
+    def __iter__(self) -> Iterator[str]:
+        for rows in _batches(self._split):
+            for texts in zip(*(rows[column] for column in self._columns), strict=True):
+                yield from texts
+
+
+def _write(
+    split: datasets.Dataset, tokenizers: Mapping[str, TextTokenizer], folder: Path
+) -> dict[str, tuple[int, int, int]]:
+    """Encode a split into `folder`; the token counts of each column."""
+    counts = dict.fromkeys(tokenizers, (0, 0, 0))
+    largest = max(tokenizer.vocab_size for tokenizer in tokenizers.values())
+    with TokenWriter(folder, tuple(tokenizers), largest) as writer:
+        for rows in _batches(split):
+            ids = {column: tokenizer.encode_batch(rows[column]) for column, tokenizer in tokenizers.items()}
+            writer.append(rows["id"], ids)
+            for column, tokenizer in tokenizers.items():
+                tokens, unknown, characters = counts[column]
+                for text, row in zip(rows[column], ids[column], strict=True):
+                    tokens, unknown = tokens + len(row), unknown + row.count(UNK)
+                    characters += tokenizer.unknown_characters(text, row)
+                counts[column] = tokens, unknown, characters
+    return counts
 
 
 def _quickly_digested(data: DataSpec) -> bool:
@@ -195,7 +268,11 @@ class _Place(NamedTuple):
 def _made_by(config: Tokenizer) -> dict[str, Any]:
     sized = config.type in TOKENIZER_KEYS["vocab_size"]
     settings = {"type": config.type, "vocab_size": config.vocab_size if sized else None}
-    cut = {"normalization": config.normalization, "segmenter": segmenter_version(config.segmenter)}
+    cut = {
+        "normalization": config.normalization,
+        "segmenter": segmenter_version(config.segmenter),
+        "vocabulary": config.vocabulary,
+    }
     return {"format": _TOKENS_FORMAT, "tokenizers": tokenizers.__version__, **settings, **cut}
 
 

@@ -31,9 +31,10 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from tuneyard_pipelines.data.errors import DataError
+from tuneyard_pipelines.formulas import VocabSizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -193,6 +194,40 @@ class TextTokenizer:
         return np.frombuffer(_normalized(self._library, text).encode(), dtype=np.uint8)
 
 
+def save_tokenizers(tokenizers: Mapping[str, TextTokenizer], folder: Path) -> list[str]:
+    """Write the tokenizers of columns to `folder`, one file where it is the same for all; the names of the files."""
+    files = {tokenizer_file(column): tokenizer for column, tokenizer in tokenizers.items()}
+    if len(set(map(id, tokenizers.values()))) == 1:
+        files = {tokenizer_file(): next(iter(tokenizers.values()))}
+    for name, tokenizer in files.items():
+        tokenizer.save(folder / name)
+    return list(files)
+
+
+def load_tokenizers(folder: Path, columns: Sequence[str]) -> dict[str, TextTokenizer]:
+    """Read what `save_tokenizers` wrote: the same object for all columns that share it. Raises DataError."""
+    if (folder / tokenizer_file()).exists():
+        return dict.fromkeys(columns, TextTokenizer.load(folder / tokenizer_file()))
+    return {column: TextTokenizer.load(folder / tokenizer_file(column)) for column in columns}
+
+
+def tokenizer_file(column: str = "") -> str:
+    """The name of the file of the tokenizer of a column, or of all."""
+    return f"tokenizer.{column}.json" if column else "tokenizer.json"
+
+
+def sizes(tokenizers: Mapping[str, TextTokenizer]) -> VocabSizes:
+    """How many ids a model needs for its targets, in the last column, and for sources that do not share theirs."""
+    held = list(tokenizers.values())
+    return VocabSizes(held[-1].vocab_size, None if held[0] is held[-1] else held[0].vocab_size)
+
+
+def normalized(text: str, config: Tokenizer) -> str:
+    """The text in the normal form of a tokenizer."""
+    form = _normalizer(config)
+    return form.normalize_str(text) if form else text
+
+
 def segmenter_version(segmenter: str) -> str | None:
     """The version of the package that cuts; None for none. Raises DataError where it is not installed."""
     if segmenter == "none":
@@ -298,10 +333,9 @@ def _unigram(texts: Iterable[str], config: Tokenizer) -> tokenizers.Tokenizer:
     size = config.vocab_size - len(SPECIALS)
     common = sorted(counts, key=lambda character: (-counts[character], character))[: size // 2]
     rare = re.compile(f"[^{re.escape(''.join(common))}]") if len(common) < len(counts) else None
-    form = _normalizer(config)
     learned = _first(texts)
     if rare is not None:
-        learned = (rare.sub("\n", form.normalize_str(text) if form else text) for text in learned)
+        learned = (rare.sub("\n", normalized(text, config)) for text in learned)
     learner.train_from_iterator(learned, trainers.UnigramTrainer(vocab_size=size, show_progress=False))
     found = json.loads(learner.to_str())["model"]["vocab"]
     lowest = min(score for _, score in found)

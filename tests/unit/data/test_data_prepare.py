@@ -55,6 +55,7 @@ class Config:
     vocab_size: int = 300
     normalization: str = "nfc"
     segmenter: str = "none"
+    vocabulary: str = "joint"
 
 
 def tsv(path: Path, count: int = 60) -> Path:
@@ -283,8 +284,8 @@ def test_encoded_splits(tmp_path):
         assert ids.ids.tolist() == raw["id"][:]
         for side in ("source", "target"):
             if name == "train":
-                assert [encoded.tokenizer.decode(row) for row in ids[side]] == raw[side][:]
-            assert list(ids[side]) == encoded.tokenizer.encode_batch(raw[side][:])
+                assert [encoded.tokenizers[side].decode(row) for row in ids[side]] == raw[side][:]
+            assert list(ids[side]) == encoded.tokenizers[side].encode_batch(raw[side][:])
     assert encoded.folder.is_relative_to(prepared.folder)
     assert PreparedData.open(prepared.folder) == prepared
 
@@ -308,8 +309,8 @@ def test_the_tokenizer_learns_from_training_only(tmp_path):
     path.write_text("".join(f"{chr(0x4E00 + number)}\t{chr(0x5E00 + number)}\n" for number in range(100)))
     prepared = prepare(Data(source=str(path)), 1, tmp_path / "cache")
     encoded = encode(prepared, Config())
-    assert encoded.tokenizer.vocab_size == 4 + 2 * prepared.examples["train"]
-    assert all(encoded.tokenizer.unknown_share(source) == 1.0 for source, _ in texts(prepared, "test"))
+    assert encoded.sizes.target == 4 + 2 * prepared.examples["train"]
+    assert all(encoded.tokenizers["source"].unknown_share(source) == 1.0 for source, _ in texts(prepared, "test"))
 
 
 def test_encoded_once_for_each_setting(tmp_path):
@@ -319,7 +320,7 @@ def test_encoded_once_for_each_setting(tmp_path):
     ]
     assert folders[0] == folders[1]
     assert len(set(folders)) == 3
-    assert encode(prepared, Config("bpe", 280)).tokenizer.vocab_size == 280
+    assert encode(prepared, Config("bpe", 280)).sizes.target == 280
 
 
 def test_silent_without_torch_and_with_nothing_in_the_home(tmp_path):

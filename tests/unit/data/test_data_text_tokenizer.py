@@ -19,6 +19,7 @@ class Config:
     vocab_size: int = 300
     normalization: str = "nfc"
     segmenter: str = "none"
+    vocabulary: str = "joint"
 
 
 TEXTS = [

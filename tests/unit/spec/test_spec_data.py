@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tuneyard_pipelines import catalog, spec
+from tuneyard_pipelines.formulas import VocabSizes
 
 SMALLEST = """\
 version: 1
@@ -116,11 +117,16 @@ def test_a_source_is_not_blamed_for_a_task_that_is_wrong():
 
 
 def test_what_a_tokenizer_will_hold_is_known_without_text():
+    values = {"data.tokenizer.vocab_size": 999, "data.tokenizer.vocabulary": "joint"}
     sizes = {
-        kind: catalog.expected_vocab_size(spec.Tokenizer(type=kind, vocab_size=999))
-        for kind in ("char", "word", "bpe", "byte", "unigram")
+        kind: catalog.vocab_sizes({**values, "data.tokenizer.type": kind}, {}).target
+        for kind in ("word", "bpe", "byte", "unigram")
     }
-    assert sizes == {"char": None, "word": 999, "bpe": 999, "byte": 260, "unigram": 999}
+    assert sizes == {"word": 999, "bpe": 999, "byte": 260, "unigram": 999}
+    separate = {**values, "data.tokenizer.type": "byte", "data.tokenizer.vocabulary": "separate"}
+    assert catalog.vocab_sizes(separate, {}) == VocabSizes(260, 260)
+    assert catalog.vocab_sizes(separate, {"byte separate": VocabSizes(5, 7)}) == VocabSizes(5, 7)
+    assert catalog.vocab_sizes(separate, {"byte": VocabSizes(5)}) == VocabSizes(260, 260)
     assert "data.tokenizer.vocab_size" not in accepted("data.tokenizer.type=byte").at({}).flat()
 
 
