@@ -10,7 +10,7 @@ every command that reads such a spec does so. A package that cannot be used trou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -133,10 +133,10 @@ def find(name: str) -> Architecture:
     return _load(entries[0])
 
 
-def package(name: str) -> Package | None:
-    """The installed package that an architecture comes from; None for ours. Raises InputError as `find` does."""
-    find(name)
-    return None if name in OURS else _package(_entries()[name][0])
+def packages(architectures: Iterable[str]) -> tuple[Package, ...]:
+    """The installed packages that these come from, ours left out. Raises InputError as `find` does."""
+    foreign = [name for name in architectures if find(name) is not OURS.get(name)]
+    return tuple(dict.fromkeys(_package(_entries()[name][0]) for name in foreign))
 
 
 @cache

@@ -23,9 +23,9 @@ def build_network(config: TrialConfig, sizes: VocabSizes) -> nn.Module:
     try:
         build = getattr(import_module(module), function)
     except (ImportError, AttributeError) as cause:
+        owner = "".join(f" of the package {package}" for package in architectures.packages([name]))
         raise InputError(
-            f"architecture {name!r} of {architectures.package(name) or 'Tuneyard'}: {module}:{function} cannot be "
-            f"imported ({first_line(cause)}); mend the package"
+            f"architecture {name!r}{owner}: {module}:{function} cannot be imported ({first_line(cause)}); mend it"
         ) from cause
     network: nn.Module = build(config.model, sizes)
     return network

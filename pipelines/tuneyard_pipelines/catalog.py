@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -41,13 +42,33 @@ class TaskData:
     files: tuple[str, ...]
 
     def takes(self, source: str) -> bool:
-        """Whether `source`, a built-in name or a path, fits the task."""
-        return source in self.builtin or (not source.startswith("builtin/") and source.lower().endswith(self.files))
+        """Whether `source`, a built-in name, a path or a pattern, fits the task."""
+        return source in self.builtin or (not source.startswith("builtin/") and is_data_file(source, self.files))
 
     @property
     def allowed(self) -> str:
         """What it takes, in words."""
-        return f"{', '.join(self.builtin)}, or the path of a file ({' '.join(self.files)})"
+        return f"{', '.join(self.builtin)}, or the path of a file ({' '.join(self.files)}, also as .gz)"
+
+
+def is_data_file(source: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether a path or pattern ends with one of the suffixes; .gz may follow, but for .parquet, which is packed."""
+    name = source.lower()
+    return name.endswith(suffixes) or (name.removesuffix(".gz").endswith(suffixes) and ".parquet" not in name)
+
+
+def file_kind(source: str) -> str:
+    """How a file is written, by the end of its name: `.csv` for a.csv and a.csv.gz."""
+    return posixpath.splitext(source.lower().removesuffix(".gz"))[1]
+
+
+NAMED = (".jsonl", ".parquet")
+"""Files whose columns have names and no numbers."""
+
+
+def is_pattern(source: str) -> bool:
+    """Whether a path stands for all files that fit it, as corpus/*.txt does."""
+    return any(character in source for character in "*?[")
 
 
 _TOKENS = tuple(f"data.tokenizer.{key}" for key in ("type", "vocab_size", "normalization", "segmenter", "vocabulary"))
@@ -84,8 +105,8 @@ TASKS: dict[str, Task] = {
 }
 
 TASK_DATA: dict[str, TaskData] = {
-    "translation": TaskData(("source", "target"), ("builtin/dates",), (".tsv", ".txt", ".csv", ".jsonl")),
-    "language_modeling": TaskData(("text",), ("builtin/stdlib",), (".txt", ".csv", ".jsonl")),
+    "translation": TaskData(("source", "target"), ("builtin/dates",), (".tsv", ".txt", ".csv", ".jsonl", ".parquet")),
+    "language_modeling": TaskData(("text",), ("builtin/stdlib",), (".txt", ".csv", ".jsonl", ".parquet")),
 }
 BUILTIN_DATA: tuple[str, ...] = tuple(name for held in TASK_DATA.values() for name in held.builtin)
 DATA_FILES: tuple[str, ...] = tuple(dict.fromkeys(suffix for held in TASK_DATA.values() for suffix in held.files))

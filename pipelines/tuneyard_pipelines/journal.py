@@ -20,10 +20,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
+
+from pydantic import ValidationError
 
 from tuneyard_pipelines.catalog import Vocabularies
 from tuneyard_pipelines.errors import InputError, RefusedError
@@ -52,8 +54,9 @@ FULL = 1.0 - 1e-9  # of the budget
 class Header:
     """`sweep.json`. `data` is the prepared data's folder, `home` the folder of state it lives under.
 
-    `examples` counts the examples of each split, `left_out` those that were empty. `vocabularies` are
-    the sizes of those that are known, by `catalog.tokenizer_name`; `forecast` what was expected before it began.
+    `examples` counts the examples of each split, `left_out` those that cannot be used, and `findings` says what is not
+    as it should be in the source. `vocabularies` are the sizes of those that are known, by `catalog.tokenizer_name`;
+    `forecast` what was expected before it began.
     """
 
     sweep_id: str
@@ -69,6 +72,7 @@ class Header:
     left_out: int = 0
     vocabularies: Vocabularies = field(default_factory=dict)
     forecast: Mapping[str, float] = field(default_factory=dict)
+    findings: Sequence[Mapping[str, Any]] = ()
 
 
 # Events: what `trials.jsonl` holds, one JSON object a line, `event` naming the class.
@@ -427,6 +431,12 @@ class SweepFolder:
                 }
             )
         except (OSError, ValueError, TypeError, KeyError) as cause:
+            if isinstance(cause, ValidationError) and raw.get("versions"):  # such as of an architecture no longer there
+                wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: found {one['input']!r}" for one in cause.errors())
+                made_with = ", ".join(f"{name} {held}" for name, held in raw["versions"].items())
+                raise InputError(
+                    f"{self.path}: its spec does not fit what is installed here ({wrong}); it was made with {made_with}"
+                ) from cause
             raise InputError(
                 f"{self.path}: sweep.json cannot be read ({cause}); this is not the folder of a sweep"
             ) from cause

@@ -20,8 +20,7 @@ from pydantic import (
 )
 
 from tuneyard_pipelines import architectures, units
-from tuneyard_pipelines.catalog import BUILTIN_DATA, DATA_FILES
-from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.catalog import BUILTIN_DATA, DATA_FILES, is_data_file
 from tuneyard_pipelines.sections import OneOf, Part, Ranged, Says, refusal
 from tuneyard_pipelines.spec_yaml import shown_value
 
@@ -52,13 +51,9 @@ def _clean(text: str) -> str:
 
 
 def _architecture(name: str) -> str:
-    """Refuses one that cannot be used. Raises ValueError for one that there is not."""
+    """Raises ValueError for one that there is not."""
     if name not in architectures.names():
         raise ValueError
-    try:
-        architectures.find(name)
-    except InputError as error:
-        raise refusal(f"found {shown_value(name)}: {error}") from None
     return name
 
 
@@ -196,7 +191,7 @@ def _column(value: Any) -> str | int:
 def _source(value: str) -> str:
     if value.startswith("builtin/") and value not in BUILTIN_DATA:
         raise refusal(f"no built-in data {shown_value(value)}; there is {', '.join(BUILTIN_DATA)}")
-    if not value.startswith("builtin/") and not value.lower().endswith(DATA_FILES):
+    if not value.startswith("builtin/") and not is_data_file(value, DATA_FILES):
         raise ValueError
     return _clean(value)
 
@@ -217,11 +212,73 @@ class Columns(Part):
     text: Column | None = _key(None, "Column of the documents of language_modeling.", examples=["text"])
 
 
-class Split(Part):
-    """Which shares of the data are held back: of the pairs, or of the documents' bytes."""
+def _held_back(value: Any) -> float | int | str:
+    held: float | int | str = value
+    if isinstance(value, str) and value and is_data_file(value, DATA_FILES):
+        return _clean(value)
+    if type(value) is int and 1 <= value <= 10**9:
+        return held
+    if type(value) is float and 0 < value < 0.5:
+        return held
+    raise ValueError
 
-    validation: float = _key(0.05, "Share for choosing among trials.", "share", gt=0, lt=0.5)
-    test: float = _key(0.05, "Share for the final score.", "share", gt=0, lt=0.5)
+
+HeldBack = Annotated[
+    float | int | str,
+    PlainValidator(_held_back),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.5},
+                {"type": "integer", "minimum": 1, "maximum": 10**9},
+                {"type": "string", "minLength": 1},
+            ]
+        }
+    ),
+    Says("a share above 0 and below 0.5, a number of examples, or the path of a file"),
+]
+
+
+def _group_by(value: Any) -> str | tuple[str | int, ...]:
+    if value in ("text", "example"):
+        return str(value)
+    if not isinstance(value, list | tuple) or not value or len(value) > 5:
+        raise ValueError
+    return tuple(_column(column) for column in value)
+
+
+class Split(Part):
+    """What is held back: shares (of the pairs, or of the documents' bytes), numbers of examples, or given files."""
+
+    validation: HeldBack = _key(0.05, "For choosing among trials: a share, a number of examples, or a file of its own.")
+    test: HeldBack = _key(0.05, "For the final score: a share, a number of examples, or a file of its own.")
+    group_by: Annotated[
+        Literal["text", "example"] | tuple[str | int, ...],
+        PlainValidator(_group_by),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"enum": ["text", "example"]},
+                    {"type": "array", "minItems": 1, "maxItems": 5, "items": {"type": ["string", "integer"]}},
+                ]
+            }
+        ),
+        Says("text, example, or a list of up to 5 columns such as [author]"),
+    ] = _key(
+        "text",
+        "What stays on one side: examples with a text in common, equal examples only, or those that are equal in these "
+        "columns of the file.",
+    )
+
+
+def _encoding(value: str) -> str:
+    """Raises ValueError for what is no encoding of text."""
+    if value != "auto":
+        try:
+            "".encode(value)
+        except LookupError:
+            raise ValueError from None
+    return value
 
 
 class DataSpec(Part):
@@ -231,21 +288,31 @@ class DataSpec(Part):
         str,
         Field(max_length=4096),
         AfterValidator(_source),
-        Says("builtin/dates or builtin/stdlib, or the path of a .tsv, .txt, .csv or .jsonl file"),
+        Says("builtin/dates or builtin/stdlib, or the path of a .tsv, .txt, .csv, .jsonl or .parquet file"),
     ] = _key(
         ...,
         "Where texts come from. For translation: builtin/dates, or a file of pairs (.tsv and .txt parted by tabs, "
-        ".csv, .jsonl). For language_modeling: builtin/stdlib, the sources of Python's standard library, or a file of "
-        "documents (.txt parted by blank lines, .csv, .jsonl). A relative path counts from the folder of this file.",
+        ".csv, .jsonl, .parquet). For language_modeling: builtin/stdlib, the sources of Python's standard library, or "
+        "a file of documents (.txt parted by blank lines, .csv, .jsonl, .parquet). All but .parquet may be packed as "
+        ".gz; corpus/*.txt means all files that fit. A relative path counts from the folder of this file.",
         examples=["builtin/dates"],
     )
     columns: Columns | None = _key(
         None,
-        "Columns of the file, by name or by number from 1; left out, the first ones, or of .jsonl the keys source and "
-        "target, or text.",
+        "Columns of the file, by name or by number from 1; left out, the first ones, or of .jsonl and .parquet source "
+        "and target, or text.",
         examples=[{}],
     )
     header: bool = _key(False, "Whether the file's first line names the columns.")
+    encoding: Annotated[str, AfterValidator(_encoding), Says("auto, or an encoding such as utf-8, utf-16, gb18030")] = (
+        _key(
+            "auto",
+            "How the file writes characters as bytes; auto is UTF-8, or UTF-16 where the file begins with its mark.",
+        )
+    )
+    max_bad_share: float = _key(
+        0.05, "So much of a source may be unusable, and is left out; more of it is refused.", "share", ge=0, le=1
+    )
     examples: Whole = _key(20_000, "How many pairs builtin/dates makes.", "pairs", ge=10, le=10**8)
     split: Split = _section(Split, "Which shares of the data are held back: of pairs, or of the documents' bytes.")
     tokenizer: Annotated[Part, TOKENIZER] = _section(lambda: TOKENIZER.variant(), "How text becomes tokens.")

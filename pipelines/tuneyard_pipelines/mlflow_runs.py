@@ -170,7 +170,7 @@ class Runs:
             digest=header.data_fingerprint[:32],
             source_type="tuneyard",
             source=json.dumps({"source": header.spec.data.source, "prepared": str(header.data)}),
-            profile=json.dumps({"examples": dict(header.examples), "left_out": header.left_out}),
+            profile=json.dumps({"examples": dict(header.examples), "findings": list(header.findings)}),
         )
         self._client.log_inputs(self.parent, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
         self._client.log_text(self.parent, header.spec_text, "spec.yaml")

@@ -2,7 +2,8 @@
 
     weights.safetensors   the network's parameters
     tokenizer.json        the vocabulary; where sources have their own, tokenizer.source.json and tokenizer.target.json
-    model.json            task, architecture and every setting of the point, sizes of vocabularies, package version
+    model.json            task, architecture and every setting of the point, sizes of vocabularies, versions of Tuneyard
+                          and of the packages that the architecture and the tokenizer come from
     manifest.json         SHA-256 of each file above; its own SHA-256 is the model's digest
 
 The same folder lies inside the MLflow model, whose code file is `mlflow_model.py`.
@@ -14,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,11 +25,12 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from tuneyard_modules.decoding import Stepper, WindowedStepper, greedy, sample
+from tuneyard_pipelines import architectures
 from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.catalog import TASK_DATA
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, TextTokenizer
 from tuneyard_pipelines.data.text_tokenizer import load_tokenizers, save_tokenizers, sizes, tokenizer_file
-from tuneyard_pipelines.errors import InputError, RefusedError
+from tuneyard_pipelines.errors import InputError, RefusedError, first_line
 from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.spec import TrialConfig
 
@@ -92,9 +94,12 @@ def pack(folder: Path, network: nn.Module, tokenizers: Mapping[str, TextTokenize
     save_file({name: value.detach().cpu().clone() for name, value in network.state_dict().items()}, folder / WEIGHTS)
     files = (MODEL, WEIGHTS, *save_tokenizers(tokenizers, folder))
     held = sizes(tokenizers)
+    needed = {one.name: one.version for one in architectures.packages([str(config.model.architecture)])}
+    needed |= {name: version(name) for tokenizer in tokenizers.values() for name in tokenizer.requirements}
     facts = {
         "format": FORMAT,
         "tuneyard": version("tuneyard"),
+        **({"packages": needed} if needed else {}),
         "vocab_size": held.target,
         **({} if held.source is None else {"source_vocab_size": held.source}),
         "config": config.model_dump(mode="json"),
@@ -112,20 +117,44 @@ def load(folder: Path, expected: str | None = None) -> TextModel:
     """Read what `pack` wrote; no file is executed.
 
     Raises RefusedError when a file differs from the manifest, or the manifest from the digest `expected`; InputError
-    when `folder` holds no model.
+    when `folder` holds no model, or one whose architecture comes from a package that is not installed here, or that
+    is of another version and builds another network.
     """
     try:
         verify(folder, expected)
         facts = json.loads((folder / MODEL).read_text())
         if facts["format"] != FORMAT:
             raise ValueError(f"its format is {facts['format']!r}, this version of Tuneyard reads {FORMAT}")
+        needed = facts.get("packages", {})
+        _check_installed(folder, needed)
         config = TrialConfig.model_validate(facts["config"])
         network = build_network(config, VocabSizes(facts["vocab_size"], facts.get("source_vocab_size")))
     except (OSError, ValueError, KeyError, TypeError) as cause:
         raise InputError(f"{folder}: not a packaged model ({cause})") from cause
-    network.load_state_dict(load_file(folder / WEIGHTS))
+    try:
+        network.load_state_dict(load_file(folder / WEIGHTS))
+    except RuntimeError as cause:
+        if not needed:
+            raise
+        raise InputError(
+            f"{folder}: its weights do not fit the network that is built here ({first_line(cause)}); it was made with "
+            f"{_wanted(needed)}: install that"
+        ) from cause
     network.eval()
     return TextModel(network, load_tokenizers(folder, TASK_DATA[config.task].columns), config)
+
+
+def _check_installed(folder: Path, needed: Mapping[str, str]) -> None:
+    """Raises InputError unless the packages are there, of whatever version."""
+    for name in needed:
+        try:
+            version(name)
+        except PackageNotFoundError:
+            raise InputError(f"{folder}: this model needs {_wanted(needed)}, which is not installed here") from None
+
+
+def _wanted(needed: Mapping[str, str]) -> str:
+    return " and ".join(f"{name}=={held}" for name, held in needed.items())
 
 
 def verify(folder: Path, expected: str | None) -> None:

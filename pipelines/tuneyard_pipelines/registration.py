@@ -6,6 +6,7 @@ signature of the metrics and the fingerprint of the validation data. Versions wi
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -153,16 +154,21 @@ def _log(journal: Journal, header: Header, best: TrialState, run_id: str, client
         python_model=str(CODE),
         artifacts={"model": str(journal.folder.model(best.id))},
         input_example=[example],
-        pip_requirements=requirements(header),
+        pip_requirements=requirements(journal.folder.model(best.id)),
     )
     return model
 
 
-def requirements(header: Header) -> list[str]:
-    """What serving needs, pinned to what trained it."""
+def requirements(model: Path) -> list[str]:
+    """What serving a packaged model needs, pinned to what trained it."""
     from importlib.metadata import version
 
-    return [f"tuneyard=={version('tuneyard')}", *(f"{name}=={version(name).split('+')[0]}" for name in REQUIREMENTS)]
+    needed: dict[str, str] = json.loads((model / "model.json").read_text()).get("packages", {})
+    return [
+        f"tuneyard=={version('tuneyard')}",
+        *(f"{name}=={version(name).split('+')[0]}" for name in REQUIREMENTS),
+        *(f"{name}=={held}" for name, held in needed.items()),
+    ]
 
 
 def _ensure_registered_model(client: MlflowClient, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import glob
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from tuneyard_pipelines import spec_checks, spec_errors, spec_yaml
-from tuneyard_pipelines.catalog import METRICS, TASKS, TOKENIZER_KEYS, Mode, complete, tokenizer_name
+from tuneyard_pipelines.catalog import METRICS, TASKS, TOKENIZER_KEYS, Mode, complete, is_pattern, tokenizer_name
 from tuneyard_pipelines.keys import (
     MODEL,
     TRAINING,
@@ -177,6 +178,11 @@ class SweepSpec(Part):
     def varied(self) -> tuple[str, ...]:
         """The dotted keys that are varied in some variant, in the order in which this format declares them."""
         return tuple(key for key in self.values if any(key in spec.ranges for spec in self.by_variant.values()))
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """The architecture of each variant, named once."""
+        return tuple(dict.fromkeys(str(one.values["model.architecture"]) for one in self.by_variant.values()))
 
     @property
     def tokenizers(self) -> dict[str, Tokenizer]:
@@ -375,14 +381,38 @@ def _accept(text: str, file: str, overrides: Sequence[str], *, look_for_data: bo
     except spec_yaml.UnreadableError as error:
         raise SpecError((error.problem,)) from None
     spec = spec_errors.accept(document, SweepSpec)
-    if spec.data.source.startswith("builtin/"):
-        return spec
-    source = (Path(file).parent / Path(spec.data.source).expanduser()).absolute()
-    if look_for_data and not source.is_file():
-        what = "is no file" if source.exists() else "does not exist"
-        message = f"{source} {what}; a relative path counts from the folder of the spec"
-        raise SpecError((spec_yaml.Problem(document.place(("data", "source")), "data.source", message),))
-    return spec.model_copy(update={"data": spec.data.model_copy(update={"source": str(source)})})
+    data = spec.data
+    paths: dict[spec_yaml.Path, str] = {}
+    if not data.source.startswith("builtin/"):
+        paths["data", "source"] = data.source
+    for name in ("validation", "test"):
+        if isinstance(held := getattr(data.split, name), str):
+            paths["data", "split", name] = held
+    found = {key: _absolute(path, file) for key, path in paths.items()}
+    problems = [
+        spec_yaml.Problem(document.place(key), spec_yaml.dotted(key), problem)
+        for key, path in found.items()
+        if look_for_data and (problem := _missing(path))
+    ]
+    if problems:
+        raise SpecError(problems)
+    split = data.split.model_copy(update={str(key[-1]): path for key, path in found.items() if len(key) == 3})
+    source = found.get(("data", "source"), data.source)
+    return spec.model_copy(update={"data": data.model_copy(update={"source": source, "split": split})})
+
+
+def _absolute(path: str, file: str) -> str:
+    return str((Path(file).parent / Path(path).expanduser()).absolute())
+
+
+def _missing(path: str) -> str:
+    """What is wrong with the path of a file, or with a pattern; "" if it is there."""
+    counts = "a relative path counts from the folder of the spec"
+    if Path(path).is_file() or (is_pattern(path) and glob.glob(path, recursive=True)):
+        return ""
+    if Path(path).exists():
+        return f"{path} is no file; {counts}"
+    return f"no file fits {path}; {counts}" if is_pattern(path) else f"{path} does not exist; {counts}"
 
 
 def _short_value(value: Scalar) -> str:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuneyard_pipelines import architectures, ranges
-from tuneyard_pipelines.catalog import METRICS, TASK_DATA, TASKS, TOKENIZER_KEYS
+from tuneyard_pipelines.catalog import METRICS, NAMED, TASK_DATA, TASKS, TOKENIZER_KEYS, file_kind
 from tuneyard_pipelines.constraints import ConstraintError
+from tuneyard_pipelines.errors import InputError
 from tuneyard_pipelines.keys import Tokenizer
 from tuneyard_pipelines.sections import Part
 from tuneyard_pipelines.space import Space, constraint_of, needs_costs
@@ -39,6 +40,9 @@ class Misfit:
 
 def problems(spec: SweepSpec) -> Iterator[Misfit]:
     """Everything in `spec` that does not fit together; what two variants have in common is named once."""
+    if unusable := list(_architectures(spec)):  # nothing else can be judged without it
+        yield from unusable
+        return
     for check in (_variants, _comparable, _include, _data, _tags):
         yield from check(spec)
     named: set[tuple[Path, str]] = set()
@@ -63,6 +67,16 @@ def _where(path: Path, spec: SweepSpec, variant: str) -> Path:
             return path
         part = getattr(part, str(step))
     return ("variants", variant, *path)
+
+
+def _architectures(spec: SweepSpec) -> Iterator[Misfit]:
+    """Those whose package cannot be used."""
+    for name, variant in spec.by_variant.items():
+        path = _where(("model", "architecture"), spec, name)
+        try:
+            architectures.find(str(variant.values["model.architecture"]))
+        except InputError as error:
+            yield Misfit(path, str(error), (path, ("task",)))
 
 
 def _variants(spec: SweepSpec) -> Iterator[Misfit]:
@@ -208,19 +222,30 @@ def _data(spec: SweepSpec) -> Iterator[Misfit]:
     if data.source != "builtin/dates" and data.examples != type(data).model_fields["examples"].default:
         message = "goes with builtin/dates only; other data is taken whole: take it out"
         yield Misfit(("data", "examples"), message, reads)
-    kind = "" if data.source.startswith("builtin/") else posixpath.splitext(data.source.lower())[1]
+    kind = "" if data.source.startswith("builtin/") else file_kind(data.source)
     if not kind:
         misplaced = f"goes with a file only, not with {data.source}"
     elif kind == ".txt" and spec.task == "language_modeling":
-        misplaced = "goes with .csv and .jsonl only; a .txt file of documents has no columns"
+        misplaced = "goes with .csv, .jsonl and .parquet only; a .txt file of documents has no columns"
     else:
         misplaced = ""
         yield from _columns(spec, kind, reads)
-        if kind == ".jsonl" and data.header:
-            yield Misfit(("data", "header"), "a .jsonl file has keys instead of a header; take it out", reads)
+        if kind in NAMED and data.header:
+            yield Misfit(("data", "header"), f"a {kind} file has names without a header; take it out", reads)
     for name, given in (("columns", data.columns is not None), ("header", data.header)):
         if misplaced and given:
             yield Misfit(("data", name), f"{misplaced}; take it out", reads)
+    if misplaced and isinstance(data.split.group_by, tuple):
+        yield Misfit(("data", "split", "group_by"), f"a column {misplaced}; write text or example", reads)
+    if data.encoding != "auto" and kind in ("", ".parquet"):
+        yield Misfit(("data", "encoding"), f"goes with files of text only, not with {data.source}; take it out", reads)
+    for name in ("validation", "test"):
+        held = getattr(data.split, name)
+        if isinstance(held, str) and file_kind(held) != kind:
+            message = (
+                f"found {shown_value(held)}; a split of its own is written like data.source: {kind or 'none here'}"
+            )
+            yield Misfit(("data", "split", name), message, reads)
 
 
 def _columns(spec: SweepSpec, kind: str, reads: tuple[Path, ...]) -> Iterator[Misfit]:
@@ -236,9 +261,9 @@ def _columns(spec: SweepSpec, kind: str, reads: tuple[Path, ...]) -> Iterator[Mi
         if name not in wanted:
             message = f"does not go with {spec.task}, whose columns are {' and '.join(wanted)}; take it out"
             yield Misfit((*here, name), message, reads)
-        elif kind == ".jsonl" and isinstance(column, int):
-            yield Misfit((*here, name), f"found {column}; a .jsonl file has keys: give the key's name", reads)
-        elif kind != ".jsonl" and isinstance(column, str) and not spec.data.header:
+        elif kind in NAMED and isinstance(column, int):
+            yield Misfit((*here, name), f"found {column}; a {kind} file has names: give the column's name", reads)
+        elif kind not in NAMED and isinstance(column, str) and not spec.data.header:
             message = (
                 f"found {shown_value(column)} while header is false; set header: true, or give the column's number"
             )

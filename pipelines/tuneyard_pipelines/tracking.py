@@ -358,7 +358,8 @@ def note(header: Header, state: SweepState, link: Callable[[str], str], planned:
     if header.examples:
         counts_by_split = ", ".join(f"{count:,} {split}" for split, count in header.examples.items())
         examples = "Pairs" if spec.task == "translation" else "Documents"
-        lines.append(f"{examples}: {counts_by_split}; {header.left_out:,} that were empty left out")
+        lines.append(f"{examples}: {counts_by_split}; {header.left_out:,} that cannot be used left out")
+        lines += [f"- {one['fate']}: {one['count']:,} {one['what']}" for one in header.findings]
     if reported:
         lines.append(f"Report: `report/{report.PAGE}` among the artifacts of this run")
     lines += ["", f"Folder: `{header.home}/sweeps/{header.sweep_id}`; `tuneyard sweep show {header.sweep_id}`"]

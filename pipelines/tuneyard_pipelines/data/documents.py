@@ -1,45 +1,42 @@
-"""Documents from a file: one text column of a table (`tables`), or plain text in which blank lines part them.
+"""Documents of plain text: blank lines part them; in a file without a blank line between others, every line is one.
 
-In a .txt file without a blank line between others, every line is a document. Documents come out in Unicode normal form
-C, with line feeds as the only line ends and without blank lines around them. Empty ones are left out and counted.
+Documents come out in Unicode normal form C, with line feeds as the only line ends and without blank lines around them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import unicodedata
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from tuneyard_pipelines.data import lines, tables
-from tuneyard_pipelines.data.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+from tuneyard_pipelines.data.examples import Tally
+from tuneyard_pipelines.data.lines import TextFile
+from tuneyard_pipelines.data.tables import MAX_DOCUMENT
 
 
-@dataclass(frozen=True)
-class Documents:
-    """What a file holds: documents in its order, how many were left out as empty, and the digest of its bytes."""
+def read(file: TextFile, tally: Tally) -> Iterator[tuple[int, str]]:
+    """Every document as it stands in `file`, behind the number of its first line.
 
-    texts: list[str]
-    empty: int
-    sha256: str
-
-
-def read(path: Path, *, text: int | str = 1, header: bool = False) -> Documents:
-    """Read all documents of `path`; `text` is the column of a table as `tables.rows` takes it, and unused for .txt.
-
-    Raises DataError as that does, and for a file that holds no document.
+    One of more than MAX_DOCUMENT characters is parted at a line end, and that is counted.
     """
-    digest = hashlib.sha256()
-    found = [clean(raw) for raw in _raw(path, text, header, digest)]
-    texts = [document for document in found if document]
-    if not texts:
-        raise DataError(f"{path}: no document in this file ({len(found)} empty ones). Name a file that holds text.")
-    return Documents(texts, len(found) - len(texts), digest.hexdigest())
+    if _only_lines(file):
+        yield from ((number, line) for number, line in file.lines(tally, limit=MAX_DOCUMENT) if line.strip())
+        return
+    held: list[str] = []
+    size, first = 0, 0
+    for number, line in file.lines(tally, limit=MAX_DOCUMENT):
+        if line.strip():
+            if size + len(line) > MAX_DOCUMENT:
+                tally.add("documents parted for their length", "mended", f"{file.path}:{first}")
+                yield first, "\n".join(held)
+                held, size = [], 0
+            first = first if held else number
+            held.append(line)
+            size += len(line) + 1
+        elif held:
+            yield first, "\n".join(held)
+            held, size = [], 0
+    if held:
+        yield first, "\n".join(held)
 
 
 def clean(raw: str) -> str:
@@ -53,16 +50,14 @@ def clean(raw: str) -> str:
     return text[first:] if last < 0 else text[first:last]
 
 
-def _raw(path: Path, text: int | str, header: bool, digest: hashlib._Hash) -> Iterator[str]:
-    if path.suffix.lower() == ".txt":
-        numbered = lines.read(path, digest, limit_bytes=tables.MAX_DOCUMENT_BYTES)
-        yield from _paragraphs(line for _, line in numbered)
-        return
-    for _, (document,) in tables.rows(path, (text,), header=header, digest=digest):
-        yield document
-
-
-def _paragraphs(texts: Iterable[str]) -> list[str]:
-    groups = itertools.groupby(texts, key=lambda line: bool(line.strip()))
-    paragraphs = [list(group) for filled, group in groups if filled]
-    return paragraphs[0] if len(paragraphs) == 1 else ["\n".join(paragraph) for paragraph in paragraphs]
+def _only_lines(file: TextFile) -> bool:
+    """Whether no blank line stands between others."""
+    filled = blank = False
+    for _, line in file.lines(Tally(), limit=MAX_DOCUMENT):
+        if not line.strip():
+            blank = filled
+        elif blank:
+            return False
+        else:
+            filled = True
+    return True

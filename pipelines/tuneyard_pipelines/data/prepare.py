@@ -8,9 +8,11 @@ A fingerprint covers the source's content, not its path: a changed file is prepa
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,9 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tokenizers
 
 from tuneyard_pipelines.catalog import TASK_DATA, TOKENIZER_KEYS, vocab_sizes
-from tuneyard_pipelines.data import folders, sources
+from tuneyard_pipelines.data import arrow, folders, sources
 from tuneyard_pipelines.data.errors import DataError
-from tuneyard_pipelines.data.splits import SPLITS, split
+from tuneyard_pipelines.data.examples import Finding, Tally, findings_of, refuse
+from tuneyard_pipelines.data.splits import SPLITS, Assignment, Ledger
 from tuneyard_pipelines.data.text_tokenizer import (
     SPECIALS,
     UNK,
@@ -35,19 +38,22 @@ from tuneyard_pipelines.data.tokens import EncodedSplit, TokenWriter
 from tuneyard_pipelines.formulas import VocabSizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     import datasets
-    import pyarrow
 
     from tuneyard_pipelines.spec import DataSpec, Tokenizer
 
-_FORMAT = 1
+_FORMAT = 2
 _TOKENS_FORMAT = 3
-_CHUNK_CHARACTERS = 1 << 20
+_TOLD_EVERY = 1000
 _COUNTED_CHARACTERS = 1 << 24
 _DIGESTED_BYTES = 128 << 20
 _SIZING = ("type", "vocab_size", "normalization", "segmenter", "vocabulary")  # what tells the size of a vocabulary
+
+
+Progress = Callable[[str, float], None]
+"""What is being done to the data, and how much of it is done, from 0 to 1; NaN where the whole is not known."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,12 @@ class PreparedData:
     examples: dict[str, int]
     source: str
     left_out: int
-    """Pairs of the source with an empty side, empty documents, files that are not UTF-8."""
+    """Examples of the source that cannot be used."""
     columns: tuple[str, ...] = ("source", "target")
     text_bytes: dict[str, int] = field(default_factory=dict)
     version: str = ""
+    findings: tuple[Finding, ...] = ()
+    """What is not as it should be in the source."""
 
     @classmethod
     def open(cls, folder: Path) -> PreparedData:
@@ -81,11 +89,12 @@ class PreparedData:
 
     @classmethod
     def _of(cls, folder: Path, facts: dict[str, Any]) -> PreparedData:
-        return cls(folder=folder, **{**facts, "columns": tuple(facts.get("columns", cls.columns))})
+        columns, findings = tuple(facts.get("columns", cls.columns)), findings_of(facts.get("findings", ()))
+        return cls(folder=folder, **{**facts, "columns": columns, "findings": findings})
 
     def split(self, name: str) -> datasets.Dataset:
         """The split `name` (train, validation, test), memory-mapped: id (int64) and the texts of `columns` (str)."""
-        return _load(self.folder / name)
+        return arrow.mapped(self.folder / name)
 
 
 @dataclass(frozen=True)
@@ -123,47 +132,34 @@ class EncodedData:
         return sum(count.unknown for count in counts) / max(sum(count.tokens for count in counts), 1)
 
 
-def prepare(data: DataSpec, seed: int, cache: Path, task: str = "translation") -> PreparedData:
+def prepare(
+    data: DataSpec,
+    seed: int,
+    cache: Path,
+    task: str = "translation",
+    progress: Progress = lambda doing, share: None,
+) -> PreparedData:
     """Read or generate what `task` learns from, split it by `seed` and keep it in a folder of `cache`.
 
     Translation has pairs, and shares of their number; language_modeling has documents, and shares of their bytes. Found
-    again if the content, the seed and the split are the same. Several processes may call this at once.
-    Raises DataError for a source that cannot be used, a split that would be empty, or a cache that cannot be written.
+    again if the content, the seed and the split are the same. Several processes may call this at once. A source may be
+    larger than memory. Raises DataError for a source that cannot be used or holds too much that cannot, a split that
+    would be empty, or a cache that cannot be written.
     """
     folder, fingerprint, origin = _place(data, task, seed, cache)
-    columns = TASK_DATA[task].columns
 
     def fill(partial: Path) -> dict[str, Any]:
-        texts = sources.read(data, task, seed, origin)
-        by_bytes = task == "language_modeling"
-        sizes = [_text_bytes(row) if by_bytes else 1 for row in texts.rows]
-        positions = split(
-            texts.keys,
-            sizes=sizes,
-            validation=data.split.validation,
-            test=data.split.test,
-            seed=seed,
-            place=data.source,
-            unit="documents" if by_bytes else "pairs",
-        )
-        for name in SPLITS:
-            _save(partial / name, _text_table(texts.rows, positions[name], columns))
-        return {
-            "fingerprint": fingerprint,
-            "validation_fingerprint": _digest([texts.rows[position] for position in positions["validation"]]),
-            "test_fingerprint": _digest([texts.rows[position] for position in positions["test"]]),
-            "examples": {name: len(positions[name]) for name in SPLITS},
-            "source": data.source,
-            "left_out": texts.left_out,
-            "columns": columns,
-            "text_bytes": {name: sum(_text_bytes(texts.rows[place]) for place in positions[name]) for name in SPLITS},
-            "version": origin.get("version", ""),
-        }
+        facts = _Preparation(data, task, seed, partial, progress).run()
+        if sources.origin(data, task) != origin:
+            raise DataError(f"{data.source}: it was changed while it was read. Start again once it is complete.")
+        return {"fingerprint": fingerprint, "source": data.source, "version": origin.get("version", ""), **facts}
 
-    return PreparedData._of(folder, {**folders.build(folder, fill), "source": data.source})
+    prepared = PreparedData._of(folder, {**folders.build(folder, fill), "source": data.source})
+    refuse(prepared.findings, sum(prepared.examples.values()), data.max_bad_share, data.source)
+    return prepared
 
 
-def encode(prepared: PreparedData, config: Tokenizer) -> EncodedData:
+def encode(prepared: PreparedData, config: Tokenizer, progress: Progress = lambda doing, share: None) -> EncodedData:
     """Learn the tokenizer of `config` on the training split, or one for each column, and encode every split by it.
 
     Kept below the prepared data's folder, with the same promises as `prepare`. Raises DataError like it.
@@ -172,14 +168,23 @@ def encode(prepared: PreparedData, config: Tokenizer) -> EncodedData:
     folder = _tokens(prepared.folder, config)
 
     def fill(partial: Path) -> dict[str, Any]:
+        progress(f"learning a vocabulary ({config.type})", math.nan)
         tokenizers = _learned(prepared, config)
         save_tokenizers(tokenizers, partial)
-        counts = {name: _write(prepared.split(name), tokenizers, partial / name) for name in SPLITS}
+        done, total = 0, sum(prepared.examples.values())
+        counts = {}
+        for name in SPLITS:
+            with _Encoder(partial / name, tokenizers) as encoder:
+                for rows in arrow.batches(prepared.folder / name):
+                    encoder.append(rows)
+                    done += len(rows["id"])
+                    progress(f"cutting texts into tokens ({config.type})", done / total)
+            counts[name] = {column: asdict(count) for column, count in encoder.counts.items()}
         return {**made_by, "sizes": asdict(sizes(tokenizers)), "counts": counts}
 
     facts = folders.build(folder, fill)
     counts = {
-        name: {column: TokenCounts(*count) for column, count in columns.items()}
+        name: {column: TokenCounts(**count) for column, count in columns.items()}
         for name, columns in facts["counts"].items()
     }
     return EncodedData(folder, load_tokenizers(folder, prepared.columns), counts)
@@ -202,10 +207,10 @@ def count_vocabulary(
         return expected, False
     alphabets: list[set[str]] = [set() for _ in TASK_DATA[task].columns]
     counted = 0
-    for number, text in enumerate(sources.beginning(data, task, seed)):
-        first = text[:_COUNTED_CHARACTERS]
-        alphabets[number % len(alphabets)].update(normalized(first, config))
-        counted += len(text)
+    for texts in sources.beginning(data, task, seed):
+        for alphabet, text in zip(alphabets, texts, strict=True):
+            alphabet.update(normalized(text[:_COUNTED_CHARACTERS], config))
+            counted += len(text)
         if counted >= _COUNTED_CHARACTERS:
             break
     if config.vocabulary == "separate":
@@ -214,7 +219,7 @@ def count_vocabulary(
 
 
 def _learned(prepared: PreparedData, config: Tokenizer) -> dict[str, TextTokenizer]:
-    train = prepared.split("train")
+    train = prepared.folder / "train"
     if config.vocabulary == "separate":
         return {column: TextTokenizer.train(_Texts(train, (column,)), config) for column in prepared.columns}
     return dict.fromkeys(prepared.columns, TextTokenizer.train(_Texts(train, prepared.columns), config))
@@ -223,32 +228,40 @@ def _learned(prepared: PreparedData, config: Tokenizer) -> dict[str, TextTokeniz
 class _Texts:
     """The texts of some columns, row by row, as often as they are asked for; never all in memory."""
 
-    def __init__(self, split: datasets.Dataset, columns: Sequence[str]) -> None:
-        self._split, self._columns = split, columns
+    def __init__(self, folder: Path, columns: Sequence[str]) -> None:
+        self._folder, self._columns = folder, columns
 
     def __iter__(self) -> Iterator[str]:
-        for rows in _batches(self._split):
+        for rows in arrow.batches(self._folder):
             for texts in zip(*(rows[column] for column in self._columns), strict=True):
                 yield from texts
 
 
-def _write(
-    split: datasets.Dataset, tokenizers: Mapping[str, TextTokenizer], folder: Path
-) -> dict[str, tuple[int, int, int]]:
-    """Encode a split into `folder`; the token counts of each column."""
-    counts = dict.fromkeys(tokenizers, (0, 0, 0))
-    largest = max(tokenizer.vocab_size for tokenizer in tokenizers.values())
-    with TokenWriter(folder, tuple(tokenizers), largest) as writer:
-        for rows in _batches(split):
-            ids = {column: tokenizer.encode_batch(rows[column]) for column, tokenizer in tokenizers.items()}
-            writer.append(rows["id"], ids)
-            for column, tokenizer in tokenizers.items():
-                tokens, unknown, characters = counts[column]
-                for text, row in zip(rows[column], ids[column], strict=True):
-                    tokens, unknown = tokens + len(row), unknown + row.count(UNK)
-                    characters += tokenizer.unknown_characters(text, row)
-                counts[column] = tokens, unknown, characters
-    return counts
+class _Encoder:
+    """Appends the tokens of rows to a split, and counts them. Used as a context manager."""
+
+    def __init__(self, folder: Path, tokenizers: Mapping[str, TextTokenizer]) -> None:
+        self._tokenizers = tokenizers
+        self._writer = TokenWriter(folder, tuple(tokenizers), max(one.vocab_size for one in tokenizers.values()))
+        self.counts = dict.fromkeys(tokenizers, TokenCounts(0, 0, 0))
+
+    def __enter__(self) -> _Encoder:
+        self._writer.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._writer.__exit__(*exception)
+
+    def append(self, rows: Mapping[str, list[Any]]) -> None:
+        ids = {column: tokenizer.encode_batch(rows[column]) for column, tokenizer in self._tokenizers.items()}
+        self._writer.append(rows["id"], ids)
+        for column, tokenizer in self._tokenizers.items():
+            before = self.counts[column]
+            self.counts[column] = TokenCounts(
+                before.tokens + sum(map(len, ids[column])),
+                before.unknown + sum(row.count(UNK) for row in ids[column]),
+                before.unknown_characters + sum(map(tokenizer.unknown_characters, rows[column], ids[column])),
+            )
 
 
 def _quickly_digested(data: DataSpec) -> bool:
@@ -282,49 +295,107 @@ def _tokens(folder: Path, config: Tokenizer) -> Path:
 
 def _place(data: DataSpec, task: str, seed: int, cache: Path) -> _Place:
     origin = sources.origin(data, task)
-    shares = {"validation": data.split.validation, "test": data.split.test}
-    fingerprint = _digest({"format": _FORMAT, "origin": origin, "split": shares, "seed": seed})
+    shares = {"validation": _amount(data.split.validation), "test": _amount(data.split.test)}
+    split = {**shares, "group_by": data.split.group_by}
+    fingerprint = _digest({"format": _FORMAT, "origin": origin, "split": split, "seed": seed})
     return _Place(cache / fingerprint[:20], fingerprint, origin)
 
 
-def _text_bytes(row: Sequence[str]) -> int:
-    return sum(len(text.encode()) for text in row)
+class _Preparation:
+    """The texts of a source on their way to a folder: read once into one file, then parted into the splits."""
+
+    def __init__(self, data: DataSpec, task: str, seed: int, folder: Path, progress: Progress) -> None:
+        self._data, self._task, self._seed, self._folder, self._progress = data, task, seed, folder, progress
+        self._columns = TASK_DATA[task].columns
+        self._by_bytes = task == "language_modeling"
+        self._ledger = Ledger(folder / "ledger", seed)
+        self._tally = Tally()
+
+    def run(self) -> dict[str, Any]:
+        """Read, part, and say what there is."""
+        self._read()
+        data, count = self._data, self._ledger.count
+        refuse(self._tally.findings, count, data.max_bad_share, data.source)
+        made = self._ledger.assign(
+            validation=_amount(data.split.validation),
+            test=_amount(data.split.test),
+            place=data.source,
+            unit="documents" if self._by_bytes else "pairs",
+        )
+        if made.duplicates:
+            self._tally.add("examples that stood before, on the same side of the split", "kept", "", made.duplicates)
+        if made.shared:
+            self._tally.add("training examples that share a text with a given split", "kept", "", made.shared)
+        facts = self._part(made)
+        (self._folder / "ledger").unlink()
+        (self._folder / "read").unlink()
+        findings = self._tally.findings
+        return {
+            **facts,
+            "left_out": sum(one.count for one in findings if one.fate == "left out"),
+            "columns": self._columns,
+            "findings": [one.to_dict() for one in findings],
+        }
+
+    def _read(self) -> None:
+        total = sources.size_bytes(self._data)
+        done = 0
+        with arrow.Writer(self._folder / "read", self._columns) as writer:
+            found = sources.examples(self._data, self._task, self._seed, self._tally)
+            for number, example in enumerate(found):
+                size = sum(len(text.encode()) for text in example.texts)
+                self._ledger.append(example.keys, size if self._by_bytes else 1, example.split)
+                writer.append(number, example.texts)
+                done += size
+                if number % _TOLD_EVERY == 0:
+                    self._progress("reading", min(done / total, 1.0) if total else math.nan)
+
+    def _part(self, made: Assignment) -> dict[str, Any]:
+        digests = {name: TextsDigest() for name in SPLITS}
+        text_bytes = dict.fromkeys(SPLITS, 0)
+        with contextlib.ExitStack() as stack:
+            writers = []
+            for name in SPLITS:
+                (self._folder / name).mkdir()
+                path = self._folder / name / arrow.FILE
+                writers.append(stack.enter_context(arrow.Writer(path, self._columns)))
+            for number, texts in arrow.rows(self._folder / "read", self._columns):
+                code = made.codes[number]
+                writers[code].append(number, texts)
+                text_bytes[SPLITS[code]] += sum(len(text.encode()) for text in texts)
+                digests[SPLITS[code]].add(texts)
+                if number % _TOLD_EVERY == 0:
+                    self._progress("splitting", number / len(made.codes))
+        return {
+            "validation_fingerprint": digests["validation"].hexdigest(),
+            "test_fingerprint": digests["test"].hexdigest(),
+            "examples": made.counts,
+            "text_bytes": text_bytes,
+        }
 
 
-def _text_table(rows: Sequence[Sequence[str]], positions: Sequence[int], columns: Sequence[str]) -> pyarrow.Table:
-    import pyarrow as pa
+class TextsDigest:
+    """SHA-256 of texts in their order, as of the JSON list of their lists."""
 
-    texts = (pa.array([rows[position][place] for position in positions], pa.string()) for place in range(len(columns)))
-    return pa.table([pa.array(positions, pa.int64()), *texts], names=["id", *columns])
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256(b"[")
+        self._between = b""
 
+    def add(self, texts: Sequence[str]) -> None:
+        """The next example."""
+        self._digest.update(self._between + json.dumps(texts, ensure_ascii=False).encode())
+        self._between = b", "
 
-def _batches(texts: datasets.Dataset) -> Iterator[dict[str, list[Any]]]:
-    """Rows by column, a few at a time: what an encoder keeps of each token beside its id is large."""
-    start, size = 0, 0
-    lengths = zip(*(map(len, texts[column]) for column in texts.column_names if column != "id"), strict=True)
-    for number, row in enumerate(lengths, start=1):
-        size += sum(row)
-        if size >= _CHUNK_CHARACTERS or number == len(texts):
-            yield texts[start:number]
-            start, size = number, 0
-
-
-def _save(folder: Path, table: pyarrow.Table) -> None:
-    _datasets().Dataset(table).save_to_disk(folder)
+    def hexdigest(self) -> str:
+        """Of all of them; more may follow."""
+        whole = self._digest.copy()
+        whole.update(b"]")
+        return whole.hexdigest()
 
 
-def _load(folder: Path) -> datasets.Dataset:
-    return _datasets().Dataset.load_from_disk(folder, keep_in_memory=False)
-
-
-def _datasets() -> Any:
-    """The datasets library, imported when it is needed (0.7 s), silent and without a network."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    import datasets
-
-    datasets.disable_progress_bars()
-    return datasets
+def _amount(held_back: float | str) -> float | None:
+    """A share or a number of examples; None for a split that is given."""
+    return None if isinstance(held_back, str) else held_back
 
 
 def _digest(value: Any) -> str:

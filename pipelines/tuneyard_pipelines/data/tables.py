@@ -1,61 +1,88 @@
-"""Rows of texts from a file: the wanted columns of a table, in one of three ways to write it down.
+"""Rows of texts from a file: the wanted columns of a table, in one of four ways to write it down.
 
 .tsv .txt   columns parted by tabs, a row on each line, no quoting
 .csv        columns parted by commas, quoted as in RFC 4180: a text in quotes may hold commas and line breaks
 .jsonl      a JSON object on each line; a column is a key
+.parquet    columns by name, of strings
+
+All but .parquet may be packed as .gz. A row that is unlike the others is left out and counted; what is wrong with the
+whole file (a column that is not there, the header) is refused.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuneyard_pipelines.data import lines
+from tuneyard_pipelines.catalog import file_kind
 from tuneyard_pipelines.data.errors import DataError
-from tuneyard_pipelines.data.lines import shown
+from tuneyard_pipelines.data.examples import Tally
+from tuneyard_pipelines.data.lines import AUTO, TextFile, opened, shown
 
 if TYPE_CHECKING:
-    import hashlib
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     Cells = tuple[int, list[str]]
     """The number of a row's first line, and its texts; none for a blank line."""
 
-MAX_ROW_BYTES = 1 << 20
-"""Of a line in which tabs part columns."""
-MAX_DOCUMENT_BYTES = 64 << 20
-"""Of a line that may hold a whole document."""
+MAX_ROW = 1 << 20
+"""Characters of a line in which tabs part columns."""
+MAX_DOCUMENT = 64 << 20
+"""Characters of a line that may hold a whole document."""
+_PARQUET_ROWS = 1000
+_NAMED_KEYS = 20
 
 
 def rows(
-    path: Path, columns: Sequence[int | str], *, header: bool, digest: hashlib._Hash
+    path: Path, columns: Sequence[int | str], tally: Tally, *, header: bool = False, encoding: str = AUTO
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """The texts of `columns` in each row, behind the number of its first line; a blank line is a row of empty texts.
+    """The texts of `columns` in each row, behind the number of its first line (of .parquet: of the row).
 
-    A column is a number from 1 or, with `header`, a name of the first line; in .jsonl it is a key. Raises DataError
-    for a file that cannot be read, a column that is not there, and a row that is unlike the first one or broken.
+    A column is a number from 1 or, with `header`, a name of the first line; in .jsonl and .parquet it is a name. Blank
+    lines and rows that cannot be used are counted in `tally`. Raises DataError for a file that cannot be read and a
+    column that is not there.
     """
-    match path.suffix.lower():
+    match file_kind(path.name):
+        case ".parquet":
+            yield from _parquet_rows(path, columns, tally)
         case ".jsonl":
-            yield from _json_rows(path, columns, digest)
+            yield from _json_rows(TextFile.look(path, encoding), columns, tally)
         case ".csv":
-            yield from _chosen(path, _csv_cells(path, digest), columns, header=header, separator=",")
+            cells = _csv_cells(TextFile.look(path, encoding), tally)
+            yield from _chosen(path, cells, columns, tally, header=header, separator=",")
         case _:
-            yield from _chosen(path, _tab_cells(path, digest), columns, header=header, separator="\t")
+            cells = _tab_cells(TextFile.look(path, encoding), tally)
+            yield from _chosen(path, cells, columns, tally, header=header, separator="\t")
 
 
-def _tab_cells(path: Path, digest: hashlib._Hash) -> Iterator[Cells]:
-    for number, text in lines.read(path, digest, limit_bytes=MAX_ROW_BYTES):
+def columns_of(path: Path, *, header: bool, encoding: str = AUTO) -> list[str]:
+    """The names of a table's columns, or of its keys in the first row; without a header their numbers as text."""
+
+    unused = Tally()
+    match file_kind(path.name):
+        case ".parquet":
+            return list(_parquet(path).schema_arrow.names)
+        case ".jsonl":
+            first = next((line for _, line in TextFile.look(path, encoding).lines(unused, limit=MAX_DOCUMENT)), "{}")
+            found = json.loads(first)
+            return list(found) if isinstance(found, dict) else []
+        case ".csv":
+            table = _csv_cells(TextFile.look(path, encoding), unused)
+        case _:
+            table = _tab_cells(TextFile.look(path, encoding), unused)
+    first_cells = next((cells for _, cells in table), [])
+    return [cell.strip() for cell in first_cells] if header else [str(n) for n in range(1, len(first_cells) + 1)]
+
+
+def _tab_cells(file: TextFile, tally: Tally) -> Iterator[Cells]:
+    for number, text in file.lines(tally, limit=MAX_ROW):
         yield number, text.split("\t") if text.strip() or number == 1 else []
 
 
-def _csv_cells(path: Path, digest: hashlib._Hash) -> Iterator[Cells]:
-    csv.field_size_limit(MAX_DOCUMENT_BYTES)  # of the whole process; the library's own limit is 128 KiB
-    reader = csv.reader(
-        (f"{text}\n" for _, text in lines.read(path, digest, limit_bytes=MAX_DOCUMENT_BYTES)), strict=True
-    )
+def _csv_cells(file: TextFile, tally: Tally) -> Iterator[Cells]:
+    csv.field_size_limit(MAX_DOCUMENT)  # of the whole process; the library's own limit is 128 KiB
+    reader = csv.reader((f"{text}\n" for _, text in file.lines(tally, limit=MAX_DOCUMENT)), strict=True)
     while True:
         number = reader.line_num + 1
         try:
@@ -63,15 +90,14 @@ def _csv_cells(path: Path, digest: hashlib._Hash) -> Iterator[Cells]:
         except StopIteration:
             return
         except csv.Error as error:
-            raise DataError(
-                f"{path}:{number}: the row that begins here is not CSV ({error}; line {reader.line_num}). "
-                'Put a text that holds a comma, a quote or a line break in quotes, and write a quote in it twice: "".'
-            ) from None
+            place = f"{file.path}:{number} ({error}, up to line {reader.line_num})"
+            tally.add("lines that are not CSV", "left out", place, max(1, reader.line_num + 1 - number))
+            continue
         yield number, cells
 
 
 def _chosen(
-    path: Path, table: Iterator[Cells], columns: Sequence[int | str], *, header: bool, separator: str
+    path: Path, table: Iterator[Cells], columns: Sequence[int | str], tally: Tally, *, header: bool, separator: str
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     places: list[int] | None = None
     width = 0
@@ -82,21 +108,15 @@ def _chosen(
             if header:
                 continue
         if not cells:
-            yield number, ("",) * len(columns)
-            continue
-        if len(cells) != width:
-            mark, mend = _SEPARATORS[separator]
-            raise DataError(
-                f"{path}:{number}: {_count(len(cells))}, but line 1 has {width}: {shown(separator.join(cells))}. "
-                f"Every line needs as many {mark}s as the first one: {mend}, or add the missing one."
-            )
-        yield number, tuple(cells[place] for place in places)
+            tally.add("blank lines", "kept", f"{path}:{number}")
+        elif len(cells) != width:
+            found = f"{path}:{number}: {_count(len(cells))}, line 1 has {width}: {shown(separator.join(cells))}"
+            tally.add("rows with more or fewer columns", "left out", found)
+        else:
+            yield number, tuple(cells[place] for place in places)
 
 
-_SEPARATORS = {
-    "\t": ("tab", "take out a tab inside a text"),
-    ",": ("comma", "put a text that holds a comma in quotes"),
-}
+_SEPARATORS = {"\t": "tab", ",": "comma"}
 
 
 def _place(path: Path, cells: list[str], wanted: int | str, header: bool, separator: str) -> int:
@@ -117,52 +137,96 @@ def _place(path: Path, cells: list[str], wanted: int | str, header: bool, separa
     known = f"the columns are {', '.join(map(shown, names))}" if header else f"line 1 has {_count(len(cells))}"
     raise DataError(
         f"{path}:1: there is no column {wanted!r}: {known}. "
-        f"Set data.columns to what exists; columns are parted by {_SEPARATORS[separator][0]}s."
+        f"Set data.columns to what exists; columns are parted by {_SEPARATORS[separator]}s."
     )
 
 
-def _json_rows(path: Path, keys: Sequence[int | str], digest: hashlib._Hash) -> Iterator[tuple[int, tuple[str, ...]]]:
-    for number, line in lines.read(path, digest, limit_bytes=MAX_DOCUMENT_BYTES):
+def _json_rows(file: TextFile, keys: Sequence[int | str], tally: Tally) -> Iterator[tuple[int, tuple[str, ...]]]:
+    keyed = False
+    known: dict[str, None] = {}
+    for number, line in file.lines(tally, limit=MAX_DOCUMENT):
+        place = f"{file.path}:{number}"
         if not line.strip():
-            yield number, ("",) * len(keys)
+            tally.add("blank lines", "kept", place)
             continue
-        found = _object(f"{path}:{number}", line)
-        yield number, tuple(_text(f"{path}:{number}", found, key) for key in keys)
+        found = _object(line)
+        if found is None:
+            tally.add("lines that are no JSON object", "left out", f"{place}: {shown(line)}")
+            continue
+        if not keyed and len(known) < _NAMED_KEYS:
+            known |= dict.fromkeys(found)
+        missing = [key for key in keys if key not in found]
+        if missing:
+            names = ", ".join(map(shown, found))
+            tally.add(f"lines without a key {missing[0]!r}", "left out", f"{place}, whose keys are {names}")
+            continue
+        keyed = True
+        texts = [found[str(key)] for key in keys]
+        if wrong := next((problem for text in texts if (problem := _no_text(text))), ""):
+            tally.add(f"lines with {wrong}", "left out", f"{place}: {shown(line)}")
+            continue
+        yield number, tuple(texts)
+    if known and not keyed:
+        raise DataError(
+            f"{file.path}: no line has all of the keys {', '.join(map(repr, keys))}; there are "
+            f"{', '.join(map(shown, known))}. Name what is there in data.columns."
+        )
 
 
-def _object(place: str, line: str) -> dict[str, Any]:
+def _object(line: str) -> dict[str, Any] | None:
     try:
         found = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{place}: this line is not JSON ({error}): {shown(line)}. A .jsonl file has one object on each line."
-        ) from None
-    if not isinstance(found, dict):
-        raise DataError(
-            f'{place}: this line holds no object: {shown(line)}. Each line needs one, such as {{"text": "..."}}.'
-        )
-    return found
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
-def _text(place: str, found: dict[str, Any], key: int | str) -> str:
-    if key not in found:
-        raise DataError(
-            f"{place}: there is no key {key!r}: the keys are {', '.join(map(shown, found))}. "
-            "Name a key that every line has in data.columns, or add it to this line."
-        )
-    text = found[str(key)]
-    if not isinstance(text, str):
-        raise DataError(
-            f"{place}: {key!r} is no text: {shown(json.dumps(text))}. Write a text in quotes, or take the line out."
-        )
+def _no_text(value: Any) -> str:
+    if not isinstance(value, str):
+        return "a value that is no text"
     try:
-        text.encode()
+        value.encode()
     except UnicodeEncodeError:
-        raise DataError(
-            f"{place}: {key!r} holds half a surrogate pair (\\ud800 to \\udfff), which is no character: {shown(text)}. "
-            "Write the whole character."
-        ) from None
-    return text
+        return "half a surrogate pair"
+    return ""
+
+
+def _parquet_rows(path: Path, names: Sequence[int | str], tally: Tally) -> Iterator[tuple[int, tuple[str, ...]]]:
+    import pyarrow as pa
+
+    file = _parquet(path)
+    schema = file.schema_arrow
+    for name in names:
+        if name not in schema.names:
+            known = ", ".join(map(shown, schema.names))
+            raise DataError(f"{path}: there is no column {name!r}: there are {known}. Set data.columns to what exists.")
+        held = schema.field(name).type
+        text = held.value_type if pa.types.is_dictionary(held) else held
+        if not (pa.types.is_string(text) or pa.types.is_large_string(text)):
+            raise DataError(f"{path}: column {name!r} holds {held}, no text. Set data.columns to one of strings.")
+    number = 0
+    try:
+        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=[str(name) for name in dict.fromkeys(names)]):
+            held_by_name = {name: batch.column(str(name)).to_pylist() for name in names}
+            for texts in zip(*(held_by_name[name] for name in names), strict=True):
+                number += 1
+                if None in texts:
+                    tally.add("rows with a value that is no text", "left out", f"{path}, row {number}")
+                else:
+                    yield number, texts
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: row {number + 1} or one soon after it cannot be read ({error}).") from None
+
+
+def _parquet(path: Path) -> Any:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    opened(path).close()  # says in words why it cannot be
+    try:
+        return parquet.ParquetFile(path)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: not a whole Parquet file ({error}). Write it again.") from None
 
 
 def _count(columns: int) -> str:

@@ -10,13 +10,15 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from held_data import data_spec
 
-from tuneyard_pipelines.data import DataError, PreparedData, encode, folders, prepare
+from tuneyard_pipelines.data import DataError, PreparedData, arrow, encode, folders, prepare
+from tuneyard_pipelines.data.splits import Ledger
 from tuneyard_pipelines.data.tokens import EncodedSplit, TokenWriter
 
 if TYPE_CHECKING:
@@ -24,29 +26,9 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
-prepare_module = sys.modules["tuneyard_pipelines.data.prepare"]
+    from tuneyard_pipelines.spec import DataSpec
+
 FORK = multiprocessing.get_context("fork")  # spares each process the imports
-
-
-@dataclass(frozen=True)
-class Split:
-    validation: float = 0.1
-    test: float = 0.1
-
-
-@dataclass(frozen=True)
-class Columns:
-    source: int | str
-    target: int | str
-
-
-@dataclass(frozen=True)
-class Data:
-    source: str = "builtin/dates"
-    columns: Columns | None = None
-    header: bool = False
-    examples: int = 400
-    split: Split = field(default_factory=Split)
 
 
 @dataclass(frozen=True)
@@ -56,6 +38,12 @@ class Config:
     normalization: str = "nfc"
     segmenter: str = "none"
     vocabulary: str = "joint"
+
+
+def dates_or(source: str = "builtin/dates", **keys: object) -> DataSpec:
+    """Four hundred dates, or what else; tenths are held back."""
+    size = {"examples": 400} if source == "builtin/dates" else {}
+    return data_spec(source, **{"split": {"validation": 0.1, "test": 0.1}, **size, **keys})
 
 
 def tsv(path: Path, count: int = 60) -> Path:
@@ -86,7 +74,7 @@ def texts(prepared: PreparedData, name: str) -> list[tuple[str, str]]:
 
 
 def test_splits_are_on_disk_mapped_and_complete(tmp_path):
-    prepared = prepare(Data(), 1, tmp_path)
+    prepared = prepare(dates_or(), 1, tmp_path)
     assert prepared.examples == {"train": 320, "validation": 40, "test": 40}
     assert prepared.source == "builtin/dates"
     assert prepared.left_out == 0
@@ -106,16 +94,16 @@ def test_splits_are_on_disk_mapped_and_complete(tmp_path):
 
 
 def test_no_text_of_one_split_is_in_another(tmp_path):
-    prepared = prepare(Data(examples=2000), 1, tmp_path)
+    prepared = prepare(dates_or(examples=2000), 1, tmp_path)
     for side in (0, 1):
         split = [{pair[side] for pair in texts(prepared, name)} for name in ("train", "validation", "test")]
         assert sum(map(len, split)) == len(set.union(*split))
 
 
 def test_found_again_without_being_made_again(tmp_path):
-    prepared = prepare(Data(), 1, tmp_path)
+    prepared = prepare(dates_or(), 1, tmp_path)
     made = (prepared.folder / "manifest.json").stat()
-    again = prepare(Data(), 1, tmp_path)
+    again = prepare(dates_or(), 1, tmp_path)
     assert again == prepared
     assert (again.folder / "manifest.json").stat().st_ino == made.st_ino
 
@@ -123,14 +111,14 @@ def test_found_again_without_being_made_again(tmp_path):
 def test_the_fingerprint_follows_everything_that_matters(tmp_path):
     first, second = tsv(tmp_path / "a.tsv"), tsv(tmp_path / "b.tsv", 61)
     settings = [
-        (Data(), 1),
-        (Data(), 2),
-        (Data(examples=401), 1),
-        (Data(split=Split(0.1, 0.2)), 1),
-        (Data(source=str(first)), 1),
-        (Data(source=str(first), columns=Columns(2, 1)), 1),
-        (Data(source=str(first), header=True), 1),
-        (Data(source=str(second)), 1),
+        (dates_or(), 1),
+        (dates_or(), 2),
+        (dates_or(examples=401), 1),
+        (dates_or(split={"validation": 0.1, "test": 0.2}), 1),
+        (dates_or(source=str(first)), 1),
+        (dates_or(source=str(first), columns={"source": 2, "target": 1}), 1),
+        (dates_or(source=str(first), header=True), 1),
+        (dates_or(source=str(second)), 1),
     ]
     found = [prepare(data, seed, tmp_path / "cache") for data, seed in settings]
     assert len({prepared.fingerprint for prepared in found}) == len(settings)
@@ -139,10 +127,10 @@ def test_the_fingerprint_follows_everything_that_matters(tmp_path):
 
 def test_split_fingerprints_follow_their_own_texts_only(tmp_path):
     path = tsv(tmp_path / "a.tsv")
-    one = prepare(Data(source=str(path)), 1, tmp_path / "cache")
+    one = prepare(dates_or(source=str(path)), 1, tmp_path / "cache")
     source, target = texts(one, "train")[0]
     path.write_text(path.read_text().replace(f"{source}\t{target}\n", f"{source}\t{target}!\n"))
-    two = prepare(Data(source=str(path)), 1, tmp_path / "cache")
+    two = prepare(dates_or(source=str(path)), 1, tmp_path / "cache")
     assert two.fingerprint != one.fingerprint
     assert (texts(two, "test") == texts(one, "test")) == (two.test_fingerprint == one.test_fingerprint)
     assert (texts(two, "validation") == texts(one, "validation")) == (
@@ -153,13 +141,13 @@ def test_split_fingerprints_follow_their_own_texts_only(tmp_path):
 
 def test_a_moved_file_is_the_same_and_a_changed_one_is_not(tmp_path):
     path = tsv(tmp_path / "a.tsv")
-    before = prepare(Data(source=str(path)), 1, tmp_path / "cache")
+    before = prepare(dates_or(source=str(path)), 1, tmp_path / "cache")
     moved = path.rename(tmp_path / "b.tsv")
-    assert prepare(Data(source=str(moved)), 1, tmp_path / "cache") == replace(before, source=str(moved))
+    assert prepare(dates_or(source=str(moved)), 1, tmp_path / "cache") == replace(before, source=str(moved))
     stamps = moved.stat()
     moved.write_text(moved.read_text().replace("target 7\n", "target X\n"))
     os.utime(moved, ns=(stamps.st_atime_ns, stamps.st_mtime_ns))
-    after = prepare(Data(source=str(moved)), 1, tmp_path / "cache")
+    after = prepare(dates_or(source=str(moved)), 1, tmp_path / "cache")
     assert after.fingerprint != before.fingerprint
     assert any("target X" in pair[1] for name in after.examples for pair in texts(after, name))
 
@@ -167,25 +155,27 @@ def test_a_moved_file_is_the_same_and_a_changed_one_is_not(tmp_path):
 def test_columns_header_and_left_out_pairs(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("n\tzh\ten\n" + "".join(f"{n}\t第{n}\tno. {n}\n" for n in range(50)) + "50\t\tempty\n")
-    prepared = prepare(Data(source=str(path), columns=Columns("en", "zh"), header=True), 1, tmp_path / "cache")
+    prepared = prepare(
+        dates_or(source=str(path), columns={"source": "en", "target": "zh"}, header=True), 1, tmp_path / "cache"
+    )
     assert prepared.left_out == 1
     assert sum(prepared.examples.values()) == 50
     assert sorted(pair for name in prepared.examples for pair in texts(prepared, name))[0] == ("no. 0", "第0")
 
 
-def test_an_unknown_built_in_source(tmp_path):
-    with pytest.raises(DataError, match=r"'builtin/date' is nothing that translation takes\. It takes builtin/dates"):
-        prepare(Data(source="builtin/date"), 1, tmp_path)
+def test_a_built_in_source_of_another_task(tmp_path):
+    with pytest.raises(DataError, match=r"'builtin/stdlib' is nothing that translation takes\. It takes builtin/dates"):
+        prepare(dates_or(source="builtin/stdlib"), 1, tmp_path)
 
 
 def test_bad_data_leaves_nothing(tmp_path):
     with pytest.raises(DataError, match=r"the (test|validation) split is empty"):
-        prepare(Data(examples=3), 1, tmp_path / "cache")
+        prepare(dates_or(examples=10, split={"validation": 0.01, "test": 0.01}), 1, tmp_path / "cache")
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
 def make_both(cache: Path) -> tuple[object, ...]:
-    prepared = prepare(Data(examples=3000), 1, cache)
+    prepared = prepare(dates_or(examples=3000), 1, cache)
     encoded = encode(prepared, Config())
     return tuple((folder / "manifest.json").stat().st_ino for folder in (prepared.folder, encoded.folder)), prepared
 
@@ -200,21 +190,20 @@ def test_two_processes_at_once_make_one_result(tmp_path):
 
 
 def prepare_and_stop_before(moment: str, cache: Path, ready: Connection) -> None:
-    def stop(*_: object) -> None:
+    def stop(*_: object, **__: object) -> None:
         ready.send("now")
         time.sleep(600)
 
-    if moment == "first file":
-        prepare_module._save = stop
-    elif moment == "second file":
-        save = prepare_module._save
-        prepare_module._save = lambda *arguments: (save(*arguments), stop())
+    if moment == "reading":
+        arrow.Writer.append = stop
+    elif moment == "splitting":
+        Ledger.assign = stop
     else:
         folders._flush = stop
-    prepare(Data(), 1, cache)
+    prepare(dates_or(), 1, cache)
 
 
-@pytest.mark.parametrize("moment", ["first file", "second file", "flush"])
+@pytest.mark.parametrize("moment", ["reading", "splitting", "flush"])
 def test_killed_while_preparing(tmp_path, moment):
     here, there = FORK.Pipe(duplex=False)
     victim = start(prepare_and_stop_before, moment, tmp_path, there)
@@ -222,14 +211,14 @@ def test_killed_while_preparing(tmp_path, moment):
     os.kill(victim.pid, signal.SIGKILL)
     victim.join()
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".lock", ".partial"]
-    prepared = prepare(Data(), 1, tmp_path)
-    assert texts(prepared, "train") == texts(prepare(Data(), 1, tmp_path / "undisturbed"), "train")
+    prepared = prepare(dates_or(), 1, tmp_path)
+    assert texts(prepared, "train") == texts(prepare(dates_or(), 1, tmp_path / "undisturbed"), "train")
     assert sorted(path.suffix for path in tmp_path.iterdir() if path.name != "undisturbed") == ["", ".lock"]
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "manifest"])
 def test_a_damaged_folder_is_made_again(tmp_path, damage):
-    prepared = prepare(Data(), 1, tmp_path)
+    prepared = prepare(dates_or(), 1, tmp_path)
     arrow = next((prepared.folder / "test").glob("*.arrow"))
     before = texts(prepared, "test")
     if damage == "gone":
@@ -240,7 +229,58 @@ def test_a_damaged_folder_is_made_again(tmp_path, damage):
         (prepared.folder / "manifest.json").write_text('{"facts": {')
     with pytest.raises(DataError, match="no whole prepared data"):
         PreparedData.open(prepared.folder)
-    assert texts(prepare(Data(), 1, tmp_path), "test") == before
+    assert texts(prepare(dates_or(), 1, tmp_path), "test") == before
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path):
+    path = tsv(tmp_path / "a.tsv")
+
+    def meanwhile(doing: str, share: float) -> None:
+        if doing == "splitting":
+            path.write_text(path.read_text().replace("target 7\n", "target X\n"))
+
+    with pytest.raises(DataError, match=r"a\.tsv: it was changed while it was read"):
+        prepare(dates_or(source=str(path)), 1, tmp_path / "cache", progress=meanwhile)
+    assert [left.suffix for left in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+def test_what_is_wrong_is_kept_with_the_data_and_held_to_the_share_each_time(tmp_path):
+    path = tsv(tmp_path / "a.tsv")
+    path.write_text(path.read_text() + "one side\t\n" * 2 + "source 1\ttarget 1\n")
+    prepared = prepare(dates_or(source=str(path)), 1, tmp_path / "cache")
+    assert prepared.left_out == 2
+    assert [(one.what, one.fate, one.count) for one in prepared.findings] == [
+        ("pairs with an empty side", "left out", 2),
+        ("examples that stood before, on the same side of the split", "kept", 1),
+    ]
+    assert PreparedData.open(prepared.folder).findings == prepared.findings
+    with pytest.raises(
+        DataError, match=r"2 of 63 examples \(3\.2%\) cannot be used, more than data\.max_bad_share \(0\.01\)"
+    ):
+        prepare(dates_or(source=str(path), max_bad_share=0.01), 1, tmp_path / "cache")
+
+
+def test_given_files_and_numbers(tmp_path):
+    tsv(tmp_path / "a.tsv", 80)
+    (tmp_path / "v.tsv").write_text("".join(f"valid {number}\tv {number}\n" for number in range(9)) + "source 3\tx\n")
+    given = {"validation": str(tmp_path / "v.tsv"), "test": 12}
+    prepared = prepare(dates_or(source=str(tmp_path / "a.tsv"), split=given), 1, tmp_path / "cache")
+    assert prepared.examples == {"train": 68, "validation": 10, "test": 12}
+    assert all(source.startswith(("valid", "source 3")) for source, _ in texts(prepared, "validation"))
+    assert "training examples that share a text with a given split" in {one.what for one in prepared.findings}
+    (tmp_path / "v.tsv").write_text("another\tone\n")
+    assert prepare(dates_or(source=str(tmp_path / "a.tsv"), split=given), 1, tmp_path / "cache") != prepared
+
+
+def test_grouped_by_a_column(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("".join(f"text {number}\tziel {number}\tauthor {number % 20}\n" for number in range(200)))
+    keys = {"validation": 0.1, "test": 0.1, "group_by": [3]}
+    prepared = prepare(dates_or(source=str(path), split=keys), 1, tmp_path / "cache")
+    authors = [{int(one.split()[1]) % 20 for one in prepared.split(name)["source"]} for name in prepared.examples]
+    assert sum(map(len, authors)) == 20
+    keys["group_by"] = "example"
+    assert prepare(dates_or(source=str(path), split=keys), 1, tmp_path / "cache").examples["test"] == 20
 
 
 def test_a_cache_that_cannot_be_written(tmp_path):
@@ -249,13 +289,13 @@ def test_a_cache_that_cannot_be_written(tmp_path):
     with pytest.raises(
         DataError, match=r"prepared data cannot be written here \(Not a directory\).*TUNEYARD_HOME"
     ) as caught:
-        prepare(Data(), 1, blocker / "cache")
+        prepare(dates_or(), 1, blocker / "cache")
     assert str(blocker) in str(caught.value)
 
 
 def prepare_with_no_room(cache: Path) -> PreparedData:
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
-    return prepare(Data(), 1, cache)
+    return prepare(dates_or(), 1, cache)
 
 
 def test_a_full_disk(tmp_path):
@@ -268,15 +308,15 @@ def test_a_full_disk(tmp_path):
 
 
 def test_whole_data_is_used_from_a_cache_that_cannot_be_written(tmp_path):
-    prepared = prepare(Data(), 1, tmp_path)
+    prepared = prepare(dates_or(), 1, tmp_path)
     lock = next(tmp_path.glob("*.lock"))
     lock.unlink()
     lock.mkdir()  # no process can take this lock
-    assert prepare(Data(), 1, tmp_path) == prepared
+    assert prepare(dates_or(), 1, tmp_path) == prepared
 
 
 def test_encoded_splits(tmp_path):
-    prepared = prepare(Data(), 1, tmp_path)
+    prepared = prepare(dates_or(), 1, tmp_path)
     encoded = encode(prepared, Config())
     for name in prepared.examples:
         raw, ids = prepared.split(name), encoded.split(name)
@@ -307,14 +347,14 @@ def test_a_text_without_tokens_and_many_ids(tmp_path):
 def test_the_tokenizer_learns_from_training_only(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("".join(f"{chr(0x4E00 + number)}\t{chr(0x5E00 + number)}\n" for number in range(100)))
-    prepared = prepare(Data(source=str(path)), 1, tmp_path / "cache")
+    prepared = prepare(dates_or(source=str(path)), 1, tmp_path / "cache")
     encoded = encode(prepared, Config())
     assert encoded.sizes.target == 4 + 2 * prepared.examples["train"]
     assert all(encoded.tokenizers["source"].unknown_share(source) == 1.0 for source, _ in texts(prepared, "test"))
 
 
 def test_encoded_once_for_each_setting(tmp_path):
-    prepared = prepare(Data(), 1, tmp_path)
+    prepared = prepare(dates_or(), 1, tmp_path)
     folders = [
         encode(prepared, Config(*setting)).folder for setting in (("char",), ("char", 999), ("bpe", 300), ("bpe", 280))
     ]
@@ -326,12 +366,11 @@ def test_encoded_once_for_each_setting(tmp_path):
 def test_silent_without_torch_and_with_nothing_in_the_home(tmp_path):
     script = """
 import pathlib, sys
-from types import SimpleNamespace as Some
 from tuneyard_pipelines.data import encode, prepare
-from tuneyard_pipelines.spec import Tokenizer
-split = Some(validation=0.1, test=0.1)
-data = Some(source="builtin/dates", columns=None, header=False, examples=400, split=split)
-encode(prepare(data, 1, pathlib.Path(sys.argv[1])), Tokenizer(type="char")).split("train")
+from tuneyard_pipelines.spec import DataSpec, Tokenizer
+data = DataSpec(source="builtin/dates", examples=400)
+prepared = prepare(data, 1, pathlib.Path(sys.argv[1]))
+prepared.split("train"), encode(prepared, Tokenizer(type="char")).split("train")
 import huggingface_hub.constants
 print({"torch", "tensorflow"} & set(sys.modules), huggingface_hub.constants.HF_HUB_OFFLINE)
 """
@@ -349,5 +388,5 @@ print({"torch", "tensorflow"} & set(sys.modules), huggingface_hub.constants.HF_H
 
 
 def test_the_manifest_is_readable(tmp_path):
-    facts = json.loads((prepare(Data(), 1, tmp_path).folder / "manifest.json").read_text())["facts"]
+    facts = json.loads((prepare(dates_or(), 1, tmp_path).folder / "manifest.json").read_text())["facts"]
     assert facts["examples"] == {"train": 320, "validation": 40, "test": 40}

@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from held_data import data_spec
 
 from tuneyard_pipelines.data import UNK, DataError, PreparedData, count_vocabulary, encode, prepare, stdlib
+from tuneyard_pipelines.spec import DataSpec
 
 TANG = Path("/work/shared/data/tang-quatrains/quatrains.jsonl")
 NAMES = ("train", "validation", "test")
-
-
-@dataclass(frozen=True)
-class Split:
-    validation: float = 0.1
-    test: float = 0.1
-
-
-@dataclass(frozen=True)
-class Columns:
-    text: int | str = "text"
-
-
-@dataclass(frozen=True)
-class Data:
-    source: str
-    columns: Columns | None = None
-    header: bool = False
-    examples: int = 400
-    split: Split = field(default_factory=Split)
 
 
 @dataclass(frozen=True)
@@ -44,27 +26,31 @@ class Config:
     vocabulary: str = "joint"
 
 
-def language(data: Data, cache: Path, seed: int = 1) -> PreparedData:
+def tenths(source: str) -> DataSpec:
+    return data_spec(source, split={"validation": 0.1, "test": 0.1})
+
+
+def language(data: DataSpec, cache: Path, seed: int = 1) -> PreparedData:
     return prepare(data, seed, cache, "language_modeling")
 
 
-def counted(data: Data, config: Config, cache: Path) -> tuple[int, bool]:
+def counted(data: DataSpec, config: Config, cache: Path) -> tuple[int, bool]:
     sizes, exact = count_vocabulary(data, config, cache, seed=1, task="language_modeling")
     assert sizes.source is None
     return sizes.target, exact
 
 
 @pytest.fixture
-def poems(tmp_path) -> Data:
+def poems(tmp_path) -> DataSpec:
     path = tmp_path / "poems.jsonl"
     texts = [f"Zeile {number} é\n\n{'x' * (number % 7)}" for number in range(80)]
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in [*texts, " ", *texts[:9]]))
-    return Data(str(path))
+    return tenths(str(path))
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory) -> PreparedData:
-    return language(Data("builtin/stdlib", split=Split(0.05, 0.05)), tmp_path_factory.mktemp("cache"))
+    return language(data_spec("builtin/stdlib"), tmp_path_factory.mktemp("cache"))
 
 
 def test_documents_are_on_disk_and_counted(poems, tmp_path):
@@ -115,7 +101,7 @@ def test_the_standard_library_is_encoded_by_bytes(python):
 def test_a_tokenizer_learns_from_training_documents_only(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("\n".join(chr(0x4E00 + number) for number in range(100)))
-    prepared = language(Data(str(path)), tmp_path / "cache")
+    prepared = language(tenths(str(path)), tmp_path / "cache")
     encoded = encode(prepared, Config("char"))
     assert encoded.sizes.target == 4 + prepared.examples["train"]
     assert all(ids == [UNK] for ids in encoded.split("test")["text"])
@@ -127,10 +113,10 @@ def test_the_way_a_file_is_read_is_part_of_its_fingerprint(tmp_path):
         path = tmp_path / name
         path.write_text("".join(f"eins {number}\n" for number in range(40)))
         if name != "a.tsv":
-            found.append(language(Data(str(path)), tmp_path / "cache").fingerprint)
+            found.append(language(tenths(str(path)), tmp_path / "cache").fingerprint)
         if name != "a.txt":
             path.write_text("".join(f"eins {number}\t,zwei {number}\n" for number in range(40)))
-            found.append(prepare(Data(str(path)), 1, tmp_path / "cache").fingerprint)
+            found.append(prepare(tenths(str(path)), 1, tmp_path / "cache").fingerprint)
     assert len(set(found)) == len(found) == 4
 
 
@@ -138,28 +124,28 @@ def test_a_source_that_does_not_fit_the_task(tmp_path):
     with pytest.raises(
         DataError, match=r"'builtin/dates' is nothing that language_modeling takes\. It takes builtin/st"
     ):
-        language(Data("builtin/dates"), tmp_path)
+        language(tenths("builtin/dates"), tmp_path)
     with pytest.raises(DataError, match=r"'a\.tsv' is nothing that language_modeling takes"):
-        language(Data("a.tsv"), tmp_path)
+        language(tenths("a.tsv"), tmp_path)
     with pytest.raises(DataError, match=r"'builtin/stdlib' is nothing that translation takes"):
-        prepare(Data("builtin/stdlib"), 1, tmp_path)
+        prepare(tenths("builtin/stdlib"), 1, tmp_path)
 
 
 def test_too_few_documents_are_told_as_documents(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("eins\nzwei\ndrei\n")
     with pytest.raises(DataError, match=r"the (test|validation) split is empty \(3 documents: train 3.*more documents"):
-        language(Data(str(path)), tmp_path / "cache")
+        language(tenths(str(path)), tmp_path / "cache")
 
 
 def test_data_that_was_prepared_before_columns_were_kept_is_found_again(tmp_path):
-    first = prepare(Data("builtin/dates"), 1, tmp_path)
+    first = prepare(tenths("builtin/dates"), 1, tmp_path)
     manifest = first.folder / "manifest.json"
     held = json.loads(manifest.read_text())
-    for fact in ("columns", "text_bytes", "version"):
+    for fact in ("columns", "text_bytes", "version", "findings"):
         del held["facts"][fact]
     manifest.write_text(json.dumps(held))
-    assert prepare(Data("builtin/dates"), 1, tmp_path) == replace(first, text_bytes={}, version="")
+    assert prepare(tenths("builtin/dates"), 1, tmp_path) == replace(first, text_bytes={}, version="", findings=())
 
 
 @pytest.mark.parametrize("kind", ["char", "word", "byte", "bpe", "unigram"])
@@ -177,20 +163,20 @@ def test_a_vocabulary_is_known_once_the_data_is_encoded(poems, tmp_path, kind):
 def test_characters_are_counted_in_a_first_part(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text("ab\n" * 10 + "cafe\u0301\n" * 10)
-    assert counted(Data(str(path)), Config("char"), tmp_path) == (4 + len("abcf\u00e9"), False)
-    assert count_vocabulary(Data("builtin/dates"), Config("char"), tmp_path, seed=1)[0].target > 100
+    assert counted(tenths(str(path)), Config("char"), tmp_path) == (4 + len("abcf\u00e9"), False)
+    assert count_vocabulary(tenths("builtin/dates"), Config("char"), tmp_path, seed=1)[0].target > 100
     monkeypatch.setattr(sys.modules["tuneyard_pipelines.data.prepare"], "_COUNTED_CHARACTERS", 15)
-    assert counted(Data(str(path)), Config("char"), tmp_path) == (4 + 2, False)
+    assert counted(tenths(str(path)), Config("char"), tmp_path) == (4 + 2, False)
 
 
 def test_counting_reads_what_is_wrong_with_a_source(tmp_path):
     with pytest.raises(DataError, match="no such file"):
-        counted(Data(str(tmp_path / "a.txt")), Config("char"), tmp_path)
+        counted(tenths(str(tmp_path / "a.txt")), Config("char"), tmp_path)
 
 
 @pytest.mark.skipif(not TANG.exists(), reason="needs the Tang quatrains")
 def test_tang_quatrains(tmp_path):
-    data = Data(str(TANG))
+    data = tenths(str(TANG))
     prepared = language(data, tmp_path)
     encoded = encode(prepared, Config("char"))
     assert prepared.text_bytes["test"] / sum(prepared.text_bytes.values()) == pytest.approx(0.1, abs=0.001)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from held_data import split
 
-from tuneyard_pipelines.data import DataError, dates
-from tuneyard_pipelines.data.splits import split
+from tuneyard_pipelines.data import DataError, dates, splits
+from tuneyard_pipelines.data.splits import TRAIN, Ledger
 
 
 def lines(count: int) -> list[tuple[str, str]]:
     return [(f"source {number}", f"target {number}") for number in range(count)]
 
 
-def parts(pairs, validation=0.1, test=0.1, seed=1, **more):
-    return split(pairs, validation=validation, test=test, seed=seed, place="pairs.tsv", **more)
+parts = split
 
 
 def side_of(pairs, positions) -> dict[tuple[str, str], str]:
@@ -90,3 +90,41 @@ def test_an_empty_split_is_refused_with_counts(pairs):
         parts(pairs)
     assert f"{len(pairs)} pairs: train {len(pairs)}, validation 0, test 0" in str(caught.value)
     assert "data.split" in str(caught.value)
+
+
+def test_numbers_of_examples_are_held_back():
+    positions = parts(lines(1000), validation=30, test=7)
+    assert {name: len(members) for name, members in positions.items()} == {"train": 963, "validation": 30, "test": 7}
+
+
+def test_given_splits_stay_and_the_other_one_is_made():
+    given = [None] * 300 + ["validation"] * 20
+    positions = parts(lines(320), validation=None, test=0.1, given=given)
+    assert positions["validation"] == list(range(300, 320))
+    assert len(positions["test"]) == 32
+    assert max(positions["test"]) < 300
+
+
+def test_what_shares_a_text_with_a_given_split_is_trained_on_and_counted(tmp_path):
+    pairs = [*lines(200), ("source 3", "other"), ("else", "target 4")]
+    ledger = Ledger(tmp_path / "ledger", 1)
+    for number, pair in enumerate(pairs):
+        ledger.append(pair, 1, "validation" if number >= 200 else None)
+    made = ledger.assign(validation=None, test=0.9 / 2)
+    assert made.shared == 2
+    assert made.codes[3] == made.codes[4] == TRAIN
+    assert made.counts["validation"] == 2
+
+
+def test_examples_that_stood_before_are_counted(tmp_path):
+    ledger = Ledger(tmp_path / "ledger", 1)
+    for pair in [*lines(50), *lines(3), *lines(2)]:
+        ledger.append(pair, 1)
+    assert ledger.assign(validation=0.1, test=0.1).duplicates == 5
+
+
+def test_many_groups_are_taken_in_parts_as_in_one(monkeypatch):
+    keys = [(f"text {number % 700}",) for number in range(1000)]
+    whole = parts(keys, validation=0.1, test=0.2)
+    monkeypatch.setattr(splits, "_PART", 64)
+    assert parts(keys, validation=0.1, test=0.2) == whole

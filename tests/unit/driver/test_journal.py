@@ -203,7 +203,7 @@ def test_a_journal_of_before_variants_and_requests_is_still_read(tmp_path: Path)
 def test_a_header_of_before_forecasts_is_still_read(make_folder: MakeFolder) -> None:
     folder = make_folder()
     written = json.loads((folder.path / "sweep.json").read_text())
-    for later in ("examples", "left_out", "vocabularies", "forecast"):
+    for later in ("examples", "left_out", "vocabularies", "forecast", "findings"):
         del written[later]
     del written["spec"]["variants"], written["spec"]["budget"], written["spec"]["search"]["include"]
     (folder.path / "sweep.json").write_text(json.dumps(written))
@@ -363,6 +363,17 @@ def test_the_header_is_read_back_as_it_was_written(make_folder: MakeFolder) -> N
     assert (header.sweep_id, header.data_fingerprint, header.created_ms) == ("5eed0001", "f" * 64, 1_000)
     assert isinstance(header.home, Path)
     assert header == folder.header()
+
+
+def test_a_spec_that_needs_what_is_no_longer_installed_is_told_with_what_it_was_made_with(
+    make_folder: MakeFolder,
+) -> None:
+    folder = make_folder()
+    raw = json.loads((folder.path / "sweep.json").read_text())
+    raw["spec"]["model"]["architecture"] = "retention"
+    (folder.path / "sweep.json").write_text(json.dumps({**raw, "versions": {"tuneyard": "0.1.0", "my-nets": "2.3"}}))
+    with pytest.raises(InputError, match=r"architecture: found 'retention'\); it was made with .*my-nets 2\.3"):
+        folder.header()
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", '{"sweep_id": "x", "spec": {}}'])

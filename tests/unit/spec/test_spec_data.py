@@ -38,7 +38,7 @@ def refused(*overrides: str) -> list[str]:
             "data.columns.text: does not go with translation, whose columns are source and target",
         ),
         (["data.source=a.jsonl", "data.columns={source: 1, target: b}"], "data.columns.source: found 1; a .jsonl file"),
-        (["data.source=a.jsonl", "data.header=true"], "data.header: a .jsonl file has keys instead of a header"),
+        (["data.source=a.jsonl", "data.header=true"], "data.header: a .jsonl file has names without a header"),
         (
             ["data.tokenizer={type: byte, vocab_size: 300}"],
             "data.tokenizer.vocab_size: goes with type: bpe, word, unigram only",
@@ -80,16 +80,25 @@ LANGUAGE = "task=language_modeling"
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([], 'found "builtin/dates"; language_modeling takes builtin/stdlib, or the path of a file (.txt .csv .jsonl)'),
+        (
+            [],
+            '"builtin/dates"; language_modeling takes builtin/stdlib, or the path of a file (.txt .csv .jsonl .parquet',
+        ),
         (["data.source=a.tsv"], 'data.source: found "a.tsv"; language_modeling takes builtin/stdlib'),
         (["data.source=builtin/stdlib", "data.examples=50"], "data.examples: goes with builtin/dates only"),
         (["data.source=builtin/stdlib", "data.columns={text: 1}"], "data.columns: goes with a file only, not with"),
-        (["data.source=a.txt", "data.columns={text: 1}"], "data.columns: goes with .csv and .jsonl only; a .txt file"),
-        (["data.source=a.txt", "data.header=true"], "data.header: goes with .csv and .jsonl only; a .txt file"),
+        (
+            ["data.source=a.txt", "data.columns={text: 1}"],
+            "data.columns: goes with .csv, .jsonl and .parquet only; a .txt file",
+        ),
+        (
+            ["data.source=a.txt", "data.header=true"],
+            "data.header: goes with .csv, .jsonl and .parquet only; a .txt file",
+        ),
         (["data.source=a.csv", "data.columns={text: body}"], 'data.columns.text: found "body" while header is false'),
         (["data.source=a.csv", "data.columns={source: 1, text: 2}"], "data.columns.source: does not go with language"),
         (["data.source=a.csv", "data.columns={}"], "data.columns.text: missing; language_modeling needs a column for"),
-        (["data.source=a.jsonl", "data.columns={text: 1}"], "data.columns.text: found 1; a .jsonl file has keys"),
+        (["data.source=a.jsonl", "data.columns={text: 1}"], "data.columns.text: found 1; a .jsonl file has names"),
     ],
 )
 def test_what_does_not_fit_language_modeling_is_refused_by_name(overrides, message):

@@ -363,7 +363,7 @@ def test_asha_compares_at_one_budget():
         ),
         (["data.source=pairs.xls"], 'data.source: found "pairs.xls"; allowed: builtin/dates or builtin/stdlib, or the'),
         (["data.source=builtin/numbers"], 'no built-in data "builtin/numbers"; there is builtin/dates'),
-        (["data.split.test=0.5"], "data.split.test: found 0.5; allowed: a number above 0 to less than 0.5"),
+        (["data.split.test=0.5"], "data.split.test: found 0.5; allowed: a share above 0 and below 0.5"),
         (["register={name: a/b}"], 'register.name: found "a/b"; allowed: 1 to 64 of a-z'),
         (["register=dates"], 'register: found "dates"; allowed: a mapping such as {name: dates}'),
         (["resources.stall_timeout=600"], "resources.stall_timeout: found 600; allowed: a duration"),
