@@ -48,10 +48,14 @@ class Fit:
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """What a tokenizer makes of the data. `unknown_share`: of validation's tokens; None where that is not known."""
+    """What a tokenizer makes of the data.
+
+    `vocab_size`: ids by column, all the same where the columns share them. `unknown_share`: of validation's tokens;
+    None where that is not known.
+    """
 
     name: str
-    vocab_size: int
+    vocab_size: Mapping[str, int]
     unknown_share: float | None
     tokens_per_example: float
     bytes_per_token: float
@@ -89,27 +93,28 @@ class DataFacts:
         if self.approximate:
             return f"~ from the first {self.looked_at:,} {self.unit}"
         splits = ", ".join(f"{count:,} {name}" for name, count in self.examples.items())
-        return f"{sum(self.examples.values()):,} {self.unit} ({splits}), {size(sum(self.text_bytes.values()))} of text"
+        return f"{sum(self.examples.values()):,} {self.unit} ({splits}), {size(self.total_bytes)} of text"
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.text_bytes.values())
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and fact: few lines, for a plan."""
         about = "~" if self.approximate else ""
         return [
             ("data", f"{self.source}: {self.size}"),
-            *(("fit", line) for one in self.tokenizers for line in self._fits(one, about)),
+            *(("fit", self._fit(one, about)) for one in self.tokenizers),
         ]
 
-    def _fits(self, one: TokenizerFacts, about: str) -> list[str]:
+    def _fit(self, one: TokenizerFacts, about: str) -> str:
         unknown = "" if one.unknown_share is None else f", {one.unknown_share:.2%} unknown in validation"
-        lost = "are left out" if self.unit == "pairs" else "are seen in parts"
-        return [
-            f"{one.name}: {about}{one.tokens_per_example:,.1f} tokens of {self.unit[:-1]}{unknown}",
-            *(
-                f"{one.name}: of length {fit.sequence_length} {about}{fit.too_long:.1%} {lost}, "
-                f"{about}{fit.padding:.1%} padding"
-                for fit in one.fits
-            ),
-        ]
+        lost = "left out" if self.unit == "pairs" else "longer"
+        lengths = (
+            f"; length {fit.sequence_length}: {about}{fit.too_long:.1%} {lost}, {about}{fit.padding:.1%} padding"
+            for fit in one.fits
+        )
+        return f"{one.name}, {about}{one.tokens_per_example:,.1f} tokens a {self.unit[:-1]}{unknown}{''.join(lengths)}"
 
 
 def size(amount_bytes: float) -> str:

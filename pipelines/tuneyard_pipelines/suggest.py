@@ -69,6 +69,7 @@ class Draft:
     model: Mapping[str, Any]
     training: Mapping[str, Any]
     trials: int
+    metric: str
     tokens_per_pass: float
     why: Mapping[str, str] = field(default_factory=dict)
 
@@ -86,6 +87,7 @@ class Draft:
                 "  algorithm: tpe",
                 self._line("search.scheduler", "asha"),
                 self._line("search.trials", self.trials),
+                self._line("search.metric", self.metric),
                 self._line("budget", {"wall_clock": "15m"}),
                 f"register: {{name: {self.name}}}",
                 "",
@@ -127,16 +129,17 @@ def draft(look: Look, reading: Reading, *, path: str, name: str, measure: Measur
     ]
     sides = [[row[place] for row in rows] for place in range(len(TASK_DATA[reading.task].columns))] if rows else []
     seen_bytes = sum(len(text.encode()) for side in sides for text in side)
-    scale = look.examples / max(look.rows, 1)
+    scale = look.rows / max(look.sampled, 1)
     examples, text_bytes = round(len(rows) * scale), round(seen_bytes * scale)
     _enough(look, reading, examples, text_bytes)
-    about = "" if look.whole else "about "
+    about = "" if look.counted and look.sampled == look.read else "about "
     unit = "pairs" if reading.task == "translation" else "documents"
     tokenizer, why_tokenizer = _tokenizer(reading.task, sides, text_bytes)
     lengths_by_column = measure(Tokenizer.model_validate(tokenizer), rows)
     tokens = sum(map(sum, lengths_by_column)) * scale
     lengths, why_lengths = _lengths(reading.task, lengths_by_column, tokenizer["type"])
     data, why_data = _data(look, reading, path, sides, examples, text_bytes)
+    metric, why_metric = _metric(reading.task, sides[-1])
     large = text_bytes > 4_000_000
     batch_tokens = 2048 if tokens > 50_000 else 512
     while batch_tokens < 4 * max(lengths):
@@ -164,6 +167,7 @@ def draft(look: Look, reading: Reading, *, path: str, name: str, measure: Measur
             "learning_rate": {"loguniform": [5e-4, 5e-3] if large else [1e-3, 8e-3]},
         },
         trials=_TRIALS,
+        metric=metric,
         tokens_per_pass=tokens,
         why={
             "task": reading.why,
@@ -173,6 +177,7 @@ def draft(look: Look, reading: Reading, *, path: str, name: str, measure: Measur
             "model.num_heads": "a list is a choice: every value is tried",
             "model.sequence_length": why_lengths,
             "training.learning_rate": "the smaller the model, the larger",
+            "search.metric": why_metric,
             "search.scheduler": "only the best third of a rung trains on",
             "budget": "a guard: the best so far is kept",
         },
@@ -332,6 +337,14 @@ def _lengths(task: str, by_column: Sequence[Sequence[int]], tokenizer: str) -> t
     return _distinct(wanted, 512), f"the window; half of the documents have up to {half:,} tokens"
 
 
+def _metric(task: str, side: Sequence[str]) -> tuple[str, str]:
+    if task == "language_modeling":
+        return "val/bits_per_byte", "bits for a byte of text it has not seen: the smaller the better"
+    if language(side) or np.median([len(text) for text in side]) > 20:
+        return "val/chrf", "what is nearly right counts, from 0 to 100"
+    return "val/exact_match", "short answers: the share that is right"
+
+
 def _data(
     look: Look, reading: Reading, path: str, sides: Sequence[Sequence[str]], examples: int, text_bytes: int
 ) -> tuple[dict[str, Any], dict[str, str]]:
@@ -390,7 +403,7 @@ def _group(look: Look, reading: Reading, sides: Sequence[Sequence[str]]) -> tupl
         name = str(column.name).lower()
         if name in _GROUPING and column not in reading.columns and (look.header or look.kind in (*NAMED, DATA_SET)):
             largest = max(map(column.values.count, different), default=0)
-            if len(different) >= 20 and largest <= 0.05 * look.rows and column.filled == 1.0:
+            if len(different) >= 20 and largest <= 0.05 * look.sampled and column.filled == 1.0:
                 return [column.name], f"what has the same {column.name} stays on one side"
     return None
 

@@ -241,7 +241,10 @@ def _forecast(planned: Plan) -> dict[str, float]:
 
 def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:
     """What there is to know for a plan: this machine, the data's vocabularies, and the speed of training."""
+    from tuneyard_pipelines.data import profile
+
     vocabularies, exact = _vocabularies(spec, home)
+    data = profile.quickly(spec, home / "data")
     resources = spec.resources
     memory_bytes = psutil.virtual_memory().total
     cores = os.cpu_count() or 1
@@ -251,6 +254,7 @@ def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:
     machine = Machine(
         vocabularies=vocabularies,
         exact=exact,
+        data=data,
         slots=min(slots, spec.search.max_concurrent_trials or slots),
         memory_bytes=None if os.environ.get("RAY_ADDRESS") else memory_bytes,  # trials may run elsewhere
     )

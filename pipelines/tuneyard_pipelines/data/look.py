@@ -8,7 +8,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,8 +30,8 @@ BUILTIN = "builtin"
 DATA_SET = "data set"
 """The kind of a data set of the hub, and of a folder laid out like one."""
 ROWS = 5_000
-"""Rows that are looked at, at most; fewer where they are long."""
-_CHARACTERS = 1 << 22
+"""Rows that are kept, at most; fewer where they are long."""
+_CHARACTERS, _READ_CHARACTERS = 1 << 22, 1 << 26  # kept, and read
 _SCRIPT_CHARACTERS = 20_000
 _FEW = 20  # values: below it nothing is said of what repeats
 _NUMBER = re.compile(r"[-+]?[\d][\d.,'  ]*%?|[-+]?\.\d+")
@@ -82,36 +82,39 @@ class Column:
 class Look:
     """What was seen of a source.
 
-    `columns` are those of a table; of plain text there is none, and `texts` are its documents. `rows` were looked at,
-    which is all there is of the first file if `whole`. `encoding` is auto where none has to be named.
+    `columns` are those of a table; of plain text there is none, and `texts` are its documents. They hold `sampled`
+    rows, evenly from the `read` ones of the first file, which are all of it if `whole`. `encoding` is auto where none
+    has to be named.
     """
 
     source: str
     kind: str
     size_bytes: int
-    files: int
-    encoding: str
-    header: bool
-    columns: tuple[Column, ...]
-    texts: tuple[str, ...] = field(repr=False)
-    rows: int
-    whole: bool
-    findings: tuple[Finding, ...]
+    files: int = 1
+    encoding: str = lines.AUTO
+    header: bool = False
+    columns: tuple[Column, ...] = ()
+    texts: tuple[str, ...] = field(default=(), repr=False)
+    sampled: int = 0
+    read: int = 0
+    whole: bool = True
+    findings: tuple[Finding, ...] = ()
 
     @property
     def bad_share(self) -> float:
-        """The share of what was looked at that cannot be used."""
+        """The share of what was read that cannot be used."""
         bad = sum(one.count for one in self.findings if one.fate == "left out")
-        return bad / max(bad + self.rows, 1)
+        return bad / max(bad + self.read, 1)
 
     @property
-    def examples(self) -> int:
-        """How many rows there are; where the look is not whole, about, by their bytes."""
-        return (
-            self.rows
-            if self.whole and self.files == 1
-            else max(self.rows, round(self.rows * self.size_bytes / self.seen_bytes))
-        )
+    def counted(self) -> bool:
+        """Whether all rows were read."""
+        return self.whole and self.files == 1
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are: counted, or judged by the bytes of those that were read."""
+        return self.read if self.counted else max(self.read, round(self.sampled * self.size_bytes / self.seen_bytes))
 
     @property
     def seen_bytes(self) -> int:
@@ -128,32 +131,30 @@ def look(source: str) -> Look:
     encoding = lines.AUTO if kind == ".parquet" else lines.encoding_of(path)
     tally = Tally()
     size_bytes = sum(one.stat().st_size * (3 if one.suffix.lower() == ".gz" else 1) for one in paths)
-    made = Look(source, kind, size_bytes, len(paths), encoding, False, (), (), 0, True, ())
+    made = Look(source, kind, size_bytes, len(paths), encoding)
     if kind == ".txt" and not _tabbed(path, encoding):
         found = documents.read(lines.TextFile.look(path, encoding), tally)
-        texts, whole = _taken(text for _, text in found)
-        return dataclasses.replace(made, texts=tuple(texts), rows=len(texts), whole=whole, findings=tally.findings)
-    names, rows, whole = _named(path, encoding, tally) if kind in NAMED else _numbered(path, kind, encoding, tally)
+        sample = _sampled(text for _, text in found)
+        return dataclasses.replace(_seen(made, sample, tally, ()), texts=tuple(sample.taken))
+    names, sample = _named(path, encoding, tally) if kind in NAMED else _numbered(path, kind, encoding, tally)
+    rows = sample.taken
     header = kind not in NAMED and _is_header(rows)
     if header:
         named = [str(cell).strip() for cell in rows[0]]
         unique = len(set(named)) == len(named) and all(named)
         names, rows = (named if unique else names), rows[1:]
+        sample = _Sample(rows, sample.read - 1, sample.whole)
     columns = tuple(_column(name, [row[place] for row in rows]) for place, name in enumerate(names))
-    return dataclasses.replace(
-        made, header=header, columns=columns, rows=len(rows), whole=whole, findings=tally.findings
-    )
+    return _seen(made, sample, tally, columns, header=header)
 
 
 def look_at_examples(data: DataSpec, task: str, seed: int) -> Look:
     """Look at a source that has no file with columns, by the examples that `task` reads from it."""
-    rows, whole = _taken(sources.beginning(data, task, seed), _row_size)
+    sample = _sampled(sources.beginning(data, task, seed), _row_size)
     names = TASK_DATA[task].columns
-    columns = tuple(Column(name, "text", 1.0, tuple(row[at] for row in rows)) for at, name in enumerate(names))
-    made = Look(data.source, BUILTIN, 0, 1, lines.AUTO, False, columns, (), len(rows), whole, ())
-    if data.source not in GENERATED:
-        return made
-    return dataclasses.replace(made, size_bytes=made.seen_bytes * data.examples // len(rows), whole=False)
+    columns = tuple(Column(name, "text", 1.0, tuple(row[at] for row in sample.taken)) for at, name in enumerate(names))
+    made = _seen(Look(data.source, BUILTIN, 0), sample, Tally(), columns)
+    return dataclasses.replace(made, read=data.examples) if data.source in GENERATED else made
 
 
 def look_at_data_set(source: str, folder: Path) -> Look:
@@ -163,11 +164,12 @@ def look_at_data_set(source: str, folder: Path) -> Look:
     """
     names = hub.look(folder).columns
     texts = [name for name in names if _holds_text(folder, name)]
-    rows, whole = _taken((row.texts for row in hub.rows(folder, None, texts)), _row_size)
-    held = [_column(name, [row[place] for row in rows]) for place, name in enumerate(texts)]
-    columns = (*held, *(Column(name, "other", 1.0, ("",) * len(rows)) for name in names if name not in texts))
+    sample = _sampled((row.texts for row in hub.rows(folder, None, texts)), _row_size)
+    held = [_column(name, [row[place] for row in sample.taken]) for place, name in enumerate(texts)]
+    empty = ("",) * len(sample.taken)
+    columns = (*held, *(Column(name, "other", 1.0, empty) for name in names if name not in texts))
     size_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return Look(source, DATA_SET, size_bytes, 1, lines.AUTO, False, columns, (), len(rows), whole, ())
+    return _seen(Look(source, DATA_SET, size_bytes), sample, Tally(), columns)
 
 
 def scripts(texts: Sequence[str]) -> tuple[str, ...]:
@@ -232,16 +234,43 @@ def _holds_text(folder: Path, name: str) -> bool:
     return True
 
 
-def _taken(found: Iterator[Any], size: Any = len) -> tuple[list[Any], bool]:
-    """The first ones, and whether these are all."""
+@dataclass(frozen=True)
+class _Sample:
+    """Every so many of what was read, how many that were, and whether these are all."""
+
+    taken: list[Any]
+    read: int
+    whole: bool
+
+
+def _sampled(found: Iterator[Any], size: Callable[[Any], int] = len) -> _Sample:
+    """At most ROWS, evenly from all of what is read; `size` in characters."""
     taken: list[Any] = []
-    characters = 0
+    every, read, characters, held = 1, 0, 0, 0
     for one in found:
-        if len(taken) >= ROWS or characters >= _CHARACTERS:
-            return taken, False
-        taken.append(one)
+        if characters >= _READ_CHARACTERS:
+            return _Sample(taken, read, False)
         characters += size(one)
-    return taken, True
+        if read % every == 0:
+            taken.append(one)
+            held += size(one)
+        read += 1
+        if len(taken) > ROWS or held > _CHARACTERS:
+            taken = taken[::2]
+            every, held = 2 * every, sum(map(size, taken))
+    return _Sample(taken, read, True)
+
+
+def _seen(made: Look, sample: _Sample, tally: Tally, columns: Sequence[Column], *, header: bool = False) -> Look:
+    return dataclasses.replace(
+        made,
+        header=header,
+        columns=tuple(columns),
+        sampled=len(sample.taken),
+        read=sample.read,
+        whole=sample.whole,
+        findings=tally.findings,
+    )
 
 
 def _row_size(row: Sequence[Any]) -> int:
@@ -257,25 +286,26 @@ def _tabbed(path: Path, encoding: str) -> bool:
     return most > 0 and count >= 0.9 * len(first)
 
 
-def _numbered(path: Path, kind: str, encoding: str, tally: Tally) -> tuple[list[Any], list[Any], bool]:
+def _numbered(path: Path, kind: str, encoding: str, tally: Tally) -> tuple[list[Any], _Sample]:
     width = len(tables.columns_of(path, header=True, encoding=encoding))
     names = list(range(1, width + 1))
     if not names:
         raise DataError(f"{path}: its first line is blank, and tells no columns. Delete it.")
     found = tables.rows(path, names, tally, encoding=encoding)
-    rows, whole = _taken((list(cells) for _, cells in found), _row_size)
-    if width == 1 and kind == ".csv" and sum(row[0].count(";") > 0 for row in rows) > 0.9 * len(rows):
+    sample = _sampled((list(cells) for _, cells in found), _row_size)
+    if width == 1 and kind == ".csv" and sum(";" in row[0] for row in sample.taken) > 0.9 * len(sample.taken):
         raise DataError(
             f"{path}: its columns seem to be parted by semicolons. Save it with commas, or as .tsv with tabs."
         )
-    return names, rows, whole
+    return names, sample
 
 
-def _named(path: Path, encoding: str, tally: Tally) -> tuple[list[Any], list[Any], bool]:
+def _named(path: Path, encoding: str, tally: Tally) -> tuple[list[Any], _Sample]:
     records = _parquet(path) if file_kind(path.name) == ".parquet" else _json(path, encoding, tally)
-    found, whole = _taken(records, lambda record: _row_size(list(record.values())))
-    names = list(dict.fromkeys(name for record in found for name in record))
-    return names, [[record.get(name) for name in names] for record in found], whole
+    found = _sampled(records, lambda record: _row_size(list(record.values())))
+    names = list(dict.fromkeys(name for record in found.taken for name in record))
+    rows = [[record.get(name) for name in names] for record in found.taken]
+    return names, _Sample(rows, found.read, found.whole)
 
 
 def _json(path: Path, encoding: str, tally: Tally) -> Iterator[dict[str, Any]]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tuneyard_pipelines.catalog import TASK_DATA, TOKENIZERS_WITHOUT_SIZE
+from tuneyard_pipelines.catalog import TASK_DATA, tokenizer_name
+from tuneyard_pipelines.data import sources
 from tuneyard_pipelines.data.order import pair_batches, window_batches
-from tuneyard_pipelines.data.text_tokenizer import UNK, TextTokenizer
+from tuneyard_pipelines.data.prepare import kept
+from tuneyard_pipelines.data.text_tokenizer import TextTokenizer
 from tuneyard_pipelines.data.tokens import EncodedSplit, TokenLists
 from tuneyard_pipelines.data_facts import Bucket, DataFacts, Fit, Lengths, TokenizerFacts
 from tuneyard_pipelines.ranges import Choice, Integers, LogUniform, Uniform
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 BUCKETS = 12
 _MOST_TOKENIZERS = 6
 _BATCHED = 200_000  # pairs that are put into batches for their padding
-_SAMPLED_CHARACTERS = 1 << 18
+_SAMPLED_EXAMPLES, _SAMPLED_CHARACTERS = 2_000, 1 << 16
+_LONGEST_CHARACTERS = 1 << 14  # of a text, about which no more is asked than whether it fits
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """`char`, `bpe 4000`."""
-        sized = self.tokenizer.type not in TOKENIZERS_WITHOUT_SIZE
-        return f"{self.tokenizer.type} {self.tokenizer.vocab_size}" if sized else self.tokenizer.type
+        return tokenizer_name({f"data.tokenizer.{key}": value for key, value in self.tokenizer})
 
 
 def candidates(spec: SweepSpec) -> tuple[Candidate, ...]:
@@ -63,9 +65,14 @@ def candidates(spec: SweepSpec) -> tuple[Candidate, ...]:
 
 
 def facts(
-    prepared: PreparedData, encoded: Sequence[tuple[Candidate, EncodedData]], *, task: str, seed: int
+    prepared: PreparedData,
+    encoded: Sequence[tuple[Candidate, EncodedData]],
+    *,
+    task: str,
+    seed: int,
+    most: int | None = None,
 ) -> DataFacts:
-    """What is known of prepared data and of what tokenizers made of it."""
+    """What is known of prepared data and of what tokenizers made of it; lengths of the first `most` examples."""
     return DataFacts(
         source=prepared.source,
         task=task,
@@ -73,18 +80,23 @@ def facts(
         text_bytes=prepared.text_bytes,
         looked_at=sum(prepared.examples.values()),
         approximate=False,
-        tokenizers=tuple(
-            tokenizer_facts(
-                data.split("train"),
-                data.split("validation"),
-                candidate,
-                vocab_size=data.tokenizer.vocab_size,
-                text_bytes=prepared.text_bytes.get("train", 0),
-                seed=seed,
-            )
-            for candidate, data in encoded
-        ),
+        tokenizers=tuple(_facts(candidate, data, prepared, seed, most) for candidate, data in encoded),
     )
+
+
+def quickly(spec: SweepSpec, cache: Path) -> DataFacts:
+    """What is known of a sweep's data: from the cache if all of it is there, else from its beginning.
+
+    Raises DataError for a source that cannot be used.
+    """
+    wanted = candidates(spec)
+    configs = [candidate.tokenizer for candidate in wanted]
+    if found := kept(spec.data, configs, cache, seed=spec.seed, task=spec.task):
+        prepared, encoded = found
+        both = list(zip(wanted, encoded, strict=True))
+        return facts(prepared, both, task=spec.task, seed=spec.seed, most=_BATCHED)
+    texts = sources.beginning(sources.local(spec.data, cache), spec.task, spec.seed)
+    return estimated(spec.data.source, texts, wanted, task=spec.task, seed=spec.seed)
 
 
 def estimated(
@@ -92,15 +104,16 @@ def estimated(
 ) -> DataFacts:
     """What the beginning of a source tells: tokenizers learn from it and cut it.
 
-    `texts`: those of the first examples, of which enough for about 262,144 characters are taken.
+    `texts`: those of the first examples, of which 2,000 or enough for about 65,536 characters are taken.
     """
     sample: list[tuple[str, ...]] = []
     characters = 0
-    for row in texts:
-        sample.append(tuple(text[:_SAMPLED_CHARACTERS] for text in row))
-        characters += sum(map(len, row))
+    for row in itertools.islice(texts, _SAMPLED_EXAMPLES):
+        sample.append(tuple(text[:_LONGEST_CHARACTERS] for text in row))
+        characters += sum(map(len, sample[-1]))
         if characters >= _SAMPLED_CHARACTERS:
             break
+    columns = TASK_DATA[task].columns
     return DataFacts(
         source=source,
         task=task,
@@ -108,9 +121,7 @@ def estimated(
         text_bytes={},
         looked_at=len(sample),
         approximate=True,
-        tokenizers=tuple(_estimated(sample, TASK_DATA[task].columns, candidate, seed) for candidate in wanted)
-        if sample
-        else (),
+        tokenizers=tuple(_estimated(sample, columns, candidate, seed) for candidate in wanted) if sample else (),
     )
 
 
@@ -120,22 +131,50 @@ def measure(config: Tokenizer, rows: Sequence[tuple[str, ...]]) -> list[list[int
     return [list(map(len, tokenizer.encode_batch(list(side)))) for side in zip(*rows, strict=True)]
 
 
-def tokenizer_facts(
-    train: EncodedSplit, validation: EncodedSplit, candidate: Candidate, *, vocab_size: int, text_bytes: int, seed: int
+def _facts(
+    candidate: Candidate, data: EncodedData, prepared: PreparedData, seed: int, most: int | None
 ) -> TokenizerFacts:
-    """The facts of one tokenizer; `text_bytes` are those of the training split."""
-    tokens = sum(len(texts.flat) for texts in train.columns.values())
+    counts = data.counts["train"]
+    train, validation = (_first(data.split(name), most) for name in ("train", "validation"))
+    tokens = sum(count.tokens for count in counts.values())
     return TokenizerFacts(
         name=candidate.name,
-        vocab_size=vocab_size,
-        unknown_share=_unknown_share(validation),
-        tokens_per_example=tokens / max(len(train), 1),
-        bytes_per_token=text_bytes / max(tokens, 1),
+        vocab_size={column: tokenizer.vocab_size for column, tokenizer in data.tokenizers.items()},
+        unknown_share=data.unknown_share("validation"),
+        tokens_per_example=tokens / max(prepared.examples["train"], 1),
+        bytes_per_token=prepared.text_bytes.get("train", 0) / max(tokens, 1),
         lengths={name: summary(texts.lengths) for name, texts in train.columns.items()},
-        fits=tuple(
-            fit(train, validation, sequence_length=length, batch_tokens=candidate.batch_tokens, seed=seed)
-            for length in candidate.sequence_lengths
-        ),
+        fits=fits(train, validation, candidate, seed=seed),
+    )
+
+
+def _estimated(
+    sample: Sequence[tuple[str, ...]], columns: Sequence[str], candidate: Candidate, seed: int
+) -> TokenizerFacts:
+    sides = {name: [row[at] for row in sample] for at, name in enumerate(columns)}
+    if candidate.tokenizer.vocabulary == "separate":
+        learned = {name: TextTokenizer.train(side, candidate.tokenizer) for name, side in sides.items()}
+    else:
+        joint = TextTokenizer.train(itertools.chain.from_iterable(sample), candidate.tokenizer)
+        learned = dict.fromkeys(columns, joint)
+    split = in_memory({name: learned[name].encode_batch(side) for name, side in sides.items()})
+    tokens = sum(len(texts.flat) for texts in split.columns.values())
+    return TokenizerFacts(
+        name=candidate.name,
+        vocab_size={name: tokenizer.vocab_size for name, tokenizer in learned.items()},
+        unknown_share=None,
+        tokens_per_example=tokens / len(sample),
+        bytes_per_token=sum(len(text.encode()) for row in sample for text in row) / max(tokens, 1),
+        lengths={name: summary(texts.lengths) for name, texts in split.columns.items()},
+        fits=fits(split, split, candidate, seed=seed),
+    )
+
+
+def fits(train: EncodedSplit, validation: EncodedSplit, candidate: Candidate, *, seed: int) -> tuple[Fit, ...]:
+    """How two splits fit each `sequence_length` of a candidate."""
+    return tuple(
+        fit(train, validation, sequence_length=length, batch_tokens=candidate.batch_tokens, seed=seed)
+        for length in candidate.sequence_lengths
     )
 
 
@@ -209,19 +248,15 @@ def _longest(split: EncodedSplit) -> Ints:
     return lengths
 
 
-def _unknown_share(split: EncodedSplit) -> float:
-    tokens = sum(len(texts.flat) for texts in split.columns.values())
-    return sum(int(np.count_nonzero(texts.flat == UNK)) for texts in split.columns.values()) / max(tokens, 1)
-
-
-def _estimated(
-    sample: Sequence[tuple[str, ...]], columns: Sequence[str], candidate: Candidate, seed: int
-) -> TokenizerFacts:
-    tokenizer = TextTokenizer.train(itertools.chain.from_iterable(sample), candidate.tokenizer)
-    split = in_memory({name: tokenizer.encode_batch([row[at] for row in sample]) for at, name in enumerate(columns)})
-    text_bytes = sum(len(text.encode()) for row in sample for text in row)
-    made = tokenizer_facts(split, split, candidate, vocab_size=tokenizer.vocab_size, text_bytes=text_bytes, seed=seed)
-    return dataclasses.replace(made, unknown_share=None)
+def _first(split: EncodedSplit, most: int | None) -> EncodedSplit:
+    """The first `most` examples of a split, without a copy."""
+    if most is None or len(split) <= most:
+        return split
+    columns = {
+        name: TokenLists(texts.flat[: texts.bounds[most]], texts.bounds[: most + 1])
+        for name, texts in split.columns.items()
+    }
+    return EncodedSplit(split.ids[:most], columns)
 
 
 def in_memory(columns: Mapping[str, Sequence[Sequence[int]]]) -> EncodedSplit:

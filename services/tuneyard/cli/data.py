@@ -75,7 +75,7 @@ def _tokenizer(one: TokenizerFacts, facts: DataFacts) -> None:
     table(
         None,
         [
-            ("tokenizer", f"{one.name}, {one.vocab_size:,} ids"),
+            ("tokenizer", f"{one.name}, {_ids(one)} ids"),
             ("unknown", unknown),
             ("tokens", f"{one.tokens_per_example:,.1f} a {facts.unit[:-1]}, {one.bytes_per_token:.2f} bytes each"),
         ],
@@ -104,6 +104,12 @@ def _tokenizer(one: TokenizerFacts, facts: DataFacts) -> None:
             for fit in one.fits
         ],
     )
+
+
+def _ids(one: TokenizerFacts) -> str:
+    if len(set(one.vocab_size.values())) == 1:
+        return f"{next(iter(one.vocab_size.values())):,}"
+    return ", ".join(f"{count:,} {column}" for column, count in one.vocab_size.items())
 
 
 def _bars(lengths: Lengths) -> None:

@@ -14,7 +14,6 @@ from tuneyard_pipelines.errors import InputError
 
 if TYPE_CHECKING:
     from tuneyard.local import Found
-    from tuneyard_pipelines.suggest import Reading
 
 _OFFERED = 8
 
@@ -37,7 +36,7 @@ def init(
     found = look_at(file, task=task)
     reading = found.readings[0]
     if not found.clear and not yes and sys.stdin.isatty():
-        reading = _asked(found)
+        reading = found.readings[_asked(found)]
     print(f"{file}: {reading}", file=sys.stderr)
     print("measuring this machine ...", file=sys.stderr)
     write_spec(draft_spec(found.look, reading, out=place), place)
@@ -52,8 +51,8 @@ def init(
     )
 
 
-def _asked(found: Found) -> Reading:
-    """The reading that the person at the terminal chooses."""
+def _asked(found: Found) -> int:
+    """The place of the reading that the person at the terminal chooses."""
     offered = found.readings[:_OFFERED]
     print("This can be read in several ways:")
     for number, reading in enumerate(offered, start=1):
@@ -61,4 +60,4 @@ def _asked(found: Found) -> Reading:
         for column in reading.columns:
             print(f"       {column.name}: {one_line(next(filter(None, column.values), ''), 70)}")
     chosen: int = typer.prompt("Which one", default=1, type=click.IntRange(1, len(offered)))
-    return offered[chosen - 1]
+    return chosen - 1
