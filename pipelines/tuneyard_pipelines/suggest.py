@@ -307,7 +307,7 @@ def _tokenizer(task: str, sides: Sequence[Sequence[str]], text_bytes: int) -> tu
     spoken = " and ".join(dict.fromkeys(_speech(side) for side in sides))
     median = float(np.median([len(text) for text in texts]))
     characters = f"{alphabet:,} different characters, {spoken}"
-    if any("Han" in scripts(side) or "kana" in scripts(side) for side in sides):
+    if any("Han" in scripts(side) or "Kana" in scripts(side) for side in sides):
         return {"type": "char"}, f"{characters}: a character says much"
     if task == "translation" and median <= 40 and alphabet <= 400:
         return {"type": "char"}, f"{characters}: texts are short, {median:,.0f} characters"

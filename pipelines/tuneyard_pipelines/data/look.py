@@ -45,7 +45,7 @@ SOURCES = ("source", "src", "input", "question", "from", "original", "noisy")
 TARGETS = ("target", "tgt", "trg", "output", "answer", "to", "translation", "clean")
 BODIES = ("text", "body", "content", "poem", "review", "story", "article", "document", "lyrics", "abstract", "message")
 _OTHERS = ("id", "title", "author", "date", "name", "label", "category", "score", "rating", "sentence", "url", "year")
-_SCRIPTS = {"CJK": "Han", "HIRAGANA": "kana", "KATAKANA": "kana"}  # by the first word of a character's name
+_SCRIPTS = {"CJK": "Han", "HIRAGANA": "Kana", "KATAKANA": "Kana"}  # by the first word of a character's name
 _FUNCTION_WORDS = {
     "English": "the of and to in is that it was for with you",
     "German": "der die und das ist nicht ein ich zu den mit auf",
@@ -144,7 +144,9 @@ def look(source: str) -> Look:
         unique = len(set(named)) == len(named) and all(named)
         names, rows = (named if unique else names), rows[1:]
         sample = _Sample(rows, sample.read - 1, sample.whole)
-    columns = tuple(_column(name, [row[place] for row in rows]) for place, name in enumerate(names))
+    columns = [_column(name, [row[place] for row in rows]) for place, name in enumerate(names)]
+    if sum(column.kind == "text" for column in columns) < 2:  # texts may all begin alike
+        columns = [dataclasses.replace(one, kind="text") if one.kind == "note" else one for one in columns]
     return _seen(made, sample, tally, columns, header=header)
 
 
@@ -192,7 +194,7 @@ def language(texts: Sequence[str]) -> str:
     found = scripts(texts)
     if not found:
         return ""
-    by_script = {"kana": "Japanese", "Hangul": "Korean", "Greek": "Greek", "Hebrew": "Hebrew", "Thai": "Thai"}
+    by_script = {"Kana": "Japanese", "Hangul": "Korean", "Greek": "Greek", "Hebrew": "Hebrew", "Thai": "Thai"}
     if named := next((by_script[script] for script in found if script in by_script), ""):
         return named
     if found[0] == "Han":
@@ -369,6 +371,6 @@ def _kind(held: Sequence[Any]) -> Kind:
         return "code"
     if many and distinct < 0.1 and np.mean([len(text) for text in texts]) < 40:
         return "category"
-    if many and Counter(text[:10] for text in texts).most_common(1)[0][1] > 0.6 * len(texts):
+    if many and Counter(text[:12] for text in texts).most_common(1)[0][1] > 0.9 * len(texts):
         return "note"
     return "text"

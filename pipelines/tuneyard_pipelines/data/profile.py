@@ -127,7 +127,7 @@ def estimated(
 
 def measure(config: Tokenizer, rows: Sequence[tuple[str, ...]]) -> list[list[int]]:
     """The tokens of each text by column, of a tokenizer that learns from these examples."""
-    tokenizer = TextTokenizer.train(itertools.chain.from_iterable(rows), config)
+    tokenizer = TextTokenizer.train([text for row in rows for text in row], config)
     return [list(map(len, tokenizer.encode_batch(list(side)))) for side in zip(*rows, strict=True)]
 
 
@@ -155,7 +155,7 @@ def _estimated(
     if candidate.tokenizer.vocabulary == "separate":
         learned = {name: TextTokenizer.train(side, candidate.tokenizer) for name, side in sides.items()}
     else:
-        joint = TextTokenizer.train(itertools.chain.from_iterable(sample), candidate.tokenizer)
+        joint = TextTokenizer.train([text for row in sample for text in row], candidate.tokenizer)
         learned = dict.fromkeys(columns, joint)
     split = in_memory({name: learned[name].encode_batch(side) for name, side in sides.items()})
     tokens = sum(len(texts.flat) for texts in split.columns.values())
