@@ -224,10 +224,11 @@ def _readings(look: Look) -> tuple[list[Reading], bool]:
         return [Reading("language_modeling", (), "plain text without columns")], True
     columns = [column for column in look.columns if column.filled >= 0.5]
     texts = [column for column in columns if column.kind == "text"]
-    if len(columns) == 2 and len(texts) < 2 and (pair := _odd_pair(columns)):
-        return [pair, *(_documents(column) for column in texts)], True
+    named = _named_pair(columns)
+    if named is None and len(columns) == 2 and len(texts) < 2 and (odd := _odd_pair(columns)):
+        return [odd, *(_documents(column) for column in texts)], True
     found: list[Reading] = []
-    pair, named = _pair(texts)
+    pair = named or _pair(texts)
     body = next((column for column in texts if str(column.name).lower() in BODIES), None)
     longest = max(texts, key=lambda column: column.median_characters, default=None)
     if pair is not None:
@@ -239,7 +240,12 @@ def _readings(look: Look) -> tuple[list[Reading], bool]:
         for one, other in pairwise(texts)
         if pair is None or (one, other) != pair.columns
     ]
-    clear = len(texts) <= 1 or named or (len(texts) == 2 and pair is not None) or (pair is None and body is not None)
+    clear = (
+        len(texts) <= 1
+        or named is not None
+        or (len(texts) == 2 and pair is not None)
+        or (pair is None and body is not None)
+    )
     return found, clear
 
 
@@ -247,26 +253,29 @@ def _documents(column: Column) -> Reading:
     return Reading("language_modeling", (column,), f"texts of {column.median_characters:,.0f} characters")
 
 
-def _pair(texts: Sequence[Column]) -> tuple[Reading | None, bool]:
-    """The two columns that look like the sides of pairs, and whether their names say so."""
-    by_name = {str(column.name).lower(): column for column in texts}
+def _named_pair(columns: Sequence[Column]) -> Reading | None:
+    """The two columns whose names say that they are the sides of pairs."""
+    by_name = {str(column.name).lower(): column for column in columns if column.kind != "other"}
     source = next((by_name[name] for name in SOURCES if name in by_name), None)
     target = next((by_name[name] for name in TARGETS if name in by_name), None)
     if source is not None and target is not None:
-        return Reading("translation", (source, target), "columns with the names of a pair"), True
-    spoken = [column for column in texts if is_language(str(column.name))]
+        return Reading("translation", (source, target), "columns with the names of a pair")
+    spoken = [column for column in columns if column.kind == "text" and is_language(str(column.name))]
     if len(spoken) == 2:
-        return Reading("translation", (spoken[0], spoken[1]), "columns with the names of two languages"), len(
-            texts
-        ) == 2
+        return Reading("translation", (spoken[0], spoken[1]), "columns with the names of two languages")
+    return None
+
+
+def _pair(texts: Sequence[Column]) -> Reading | None:
+    """The two columns of text that look like the sides of pairs."""
     pairs = [(one, other) for place, one in enumerate(texts) for other in texts[place + 1 :] if alike(one, other)]
     different = next((pair for pair in pairs if not same_language(*pair)), None)
     if different is not None:
         sides = " -> ".join(_speech(column.values) for column in different)
-        return Reading("translation", different, f"two columns about as long: {sides}"), False
+        return Reading("translation", different, f"two columns about as long: {sides}")
     if len(pairs) == 1 and len(texts) == 2:
-        return Reading("translation", pairs[0], "two columns about as long"), False
-    return None, False
+        return Reading("translation", pairs[0], "two columns about as long")
+    return None
 
 
 def _odd_pair(columns: Sequence[Column]) -> Reading | None:
@@ -312,7 +321,7 @@ def _tokenizer(task: str, sides: Sequence[Sequence[str]], text_bytes: int) -> tu
     if task == "translation" and median <= 40 and alphabet <= 400:
         return {"type": "char"}, f"{characters}: texts are short, {median:,.0f} characters"
     if text_bytes < 400_000:
-        if alphabet > 400 or scripts(texts)[:1] == ("Latin",):
+        if alphabet > 400 or (task == "language_modeling" and scripts(texts)[:1] == ("Latin",)):
             return {"type": "byte"}, f"{characters}: too little text to learn longer pieces"
         return {"type": "char"}, f"{characters}: too little text to learn longer pieces"
     steps = ((2_000_000, 1000), (20_000_000, 2000), (200_000_000, 4000))
