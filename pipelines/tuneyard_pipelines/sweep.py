@@ -32,6 +32,7 @@ from ray.tune.error import TuneError
 
 from tuneyard_pipelines import architectures, budget, control, data, promotion, tracking
 from tuneyard_pipelines.cluster import cluster, fitting, nodes, quiet, request
+from tuneyard_pipelines.data.prepare import Progress
 from tuneyard_pipelines.errors import InputError, TuneyardError, UnreachableError, first_line
 from tuneyard_pipelines.journal import (
     FULL,
@@ -68,17 +69,19 @@ def run(
     tracking_uri: str,
     sweep_id: str,
     announce: Callable[[SweepFolder], None] = lambda folder: None,
+    preparing: Progress = lambda doing, share: None,
     callbacks: MakeCallbacks | None = None,
     forecast: Mapping[str, float] | None = None,
 ) -> SweepFolder:
     """Accept a sweep and drive it to its end: its data is prepared, its MLflow answers, its resources exist.
 
-    Only then is its folder written, and `announce` called with it. Raises InputError, DataError or UnreachableError
+    `preparing` is told what is done to the data, and its share. Only then is the sweep's folder written, and `announce`
+    called with it. Raises InputError, DataError or UnreachableError
     before that, and leaves no folder and no run (prepared data stays cached); then whatever `drive` raises.
     """
     runnable(spec)
-    prepared = data.prepare(spec.data, spec.seed, home / "data", spec.task)
-    characters = _encode(prepared, spec)
+    prepared = data.prepare(spec.data, spec.seed, home / "data", spec.task, preparing)
+    characters = _encode(prepared, spec, preparing)
     runnable(spec, Machine(characters=characters, exact=True))  # now that the vocabulary is known
     tracking.connect(tracking_uri)
     folder = SweepFolder(home / "sweeps" / sweep_id)
@@ -149,12 +152,14 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
         lease.release()
 
 
-def _encode(prepared: data.PreparedData, spec: SweepSpec) -> int | None:
+def _encode(prepared: data.PreparedData, spec: SweepSpec, preparing: Progress) -> int | None:
     """Make the tokens that trials will look for, where it is known which; the size of the vocabulary of type: char."""
     for variant in spec.by_variant.values():
         if not any(key.startswith("data.tokenizer.") for key in variant.ranges):
-            data.encode(prepared, Tokenizer.model_validate(variant.data.tokenizer.model_dump()))
-    return data.encode(prepared, Tokenizer(type="char")).tokenizer.vocab_size if spec.uses_characters else None
+            data.encode(prepared, Tokenizer.model_validate(variant.data.tokenizer.model_dump()), preparing)
+    if not spec.uses_characters:
+        return None
+    return data.encode(prepared, Tokenizer(type="char"), preparing).tokenizer.vocab_size
 
 
 def _prepare_again(header: Header) -> None:
