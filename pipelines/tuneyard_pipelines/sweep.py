@@ -273,9 +273,17 @@ def _tune(journal: Journal, header: Header, callbacks: MakeCallbacks | None, sea
                 name=f"a{journal.state.attempt}",
                 storage_path=storage,
                 verbose=0,
+                progress_reporter=_Silent(),
                 failure_config=tune.FailureConfig(max_failures=0),
             ),
         ).fit()
+
+
+class _Silent(tune.ProgressReporter):
+    """Tune's own, silent or not, clears the output of a notebook's cell."""
+
+    def should_report(self, trials: list[Any], done: bool = False) -> bool:
+        return False
 
 
 @contextlib.contextmanager

@@ -191,7 +191,7 @@ def clock(seconds: float) -> str:
 
 
 def _tell(teller: Teller, on_progress: OnProgress, over: threading.Event) -> None:
-    watch, told, ended = None, None, False
+    watch, told, begun, ended = None, None, False, False
     while not ended:
         ended = over.is_set()
         if watch is None and teller.folder is not None:
@@ -199,8 +199,8 @@ def _tell(teller: Teller, on_progress: OnProgress, over: threading.Event) -> Non
         now = teller.progress
         if watch is not None:
             watch.refresh()
-            if ended or watch.state.ended is None:  # before a resumed sweep goes on, its last attempt has ended
-                now = watch.progress()
+            begun = begun or ended or watch.state.ended is None  # of a resumed sweep, the attempt before has ended
+            now = watch.progress() if begun else now
         if now != told:
             try:
                 on_progress(now)
