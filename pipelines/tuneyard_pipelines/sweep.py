@@ -80,6 +80,7 @@ def run(
     before that, and leaves no folder and no run (prepared data stays cached); then whatever `drive` raises.
     """
     runnable(spec)
+    spec = spec.model_copy(update={"data": data.pinned(spec.data)})
     prepared = data.prepare(spec.data, spec.seed, home / "data", spec.task, preparing)
     characters = _encode(prepared, spec, preparing)
     runnable(spec, Machine(characters=characters, exact=True))  # now that the vocabulary is known
