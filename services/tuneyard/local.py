@@ -82,7 +82,8 @@ def resume_sweep(sweep: Sweep | str, *, home: Path | None = None, on_progress: O
     held = open_sweep(sweep, home=home) if isinstance(sweep, str) else sweep
     requests.ask(held.folder, requests.resume(held.folder))
     with telling(on_progress) as teller:
-        go_on(held.folder, announce=teller.accepted)
+        teller.accepted(held.folder)
+        go_on(held.folder)
     return held
 
 

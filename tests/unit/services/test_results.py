@@ -10,7 +10,7 @@ import pytest
 from driven_sweep import DrivenSweep
 
 import tuneyard
-from tuneyard import Sweep, SweepSpec, open_sweep
+from tuneyard import Progress, Sweep, SweepSpec, open_sweep
 from tuneyard_pipelines import spec
 from tuneyard_pipelines.errors import InputError
 
@@ -105,6 +105,20 @@ def test_a_sweep_is_opened_by_the_beginning_of_its_id(
 def test_the_model_of_a_sweep_without_a_winner_is_refused(ended: Sweep) -> None:
     with pytest.raises(InputError, match="this sweep has: none, for it has no winner yet"):
         ended.model()
+
+
+def test_going_on_with_what_is_done_leaves_it_as_it_is(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    sweep = make_sweep("search.trials=1")
+    sweep.start(sweep.create(1))
+    sweep.reach("t001", 0, 0.5)
+    sweep.end("t001", "completed")
+    sweep.close("finished")
+    (sweep.folder.path / "shipped").write_text("1")  # MLflow knows everything
+    before, told = sweep.folder.journal.read_bytes(), list[Progress]()
+    resumed = tuneyard.resume_sweep("5eed", home=tmp_path / ".tuneyard", on_progress=told.append)
+    assert (resumed, resumed.state) == (Sweep(sweep.folder), "finished")
+    assert sweep.folder.journal.read_bytes() == before
+    assert [now.stage for now in told] == ["preparing", "ended"]
 
 
 def test_a_spec_is_loaded_and_planned() -> None:
