@@ -24,6 +24,7 @@ _GPT2_STD = 0.02
 class TransformerConfig:
     """The shape of an EncoderDecoder or a DecoderOnly.
 
+    `source_vocab_size` is None where sources and targets share one vocabulary and its embedding, as in a DecoderOnly;
     `num_layers` counts encoder and decoder each; `max_length` is the most tokens of a source, of a decoder's input or
     of a text; `d_ff` is 4 * d_model when None. Raises ValueError for a shape that cannot be built.
     """
@@ -37,9 +38,11 @@ class TransformerConfig:
     dropout: float = 0.1
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     pad_id: int = 0
+    source_vocab_size: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "d_model", "num_heads", "num_layers", "max_length", "feed_forward_width"):
+        names = ("vocab_size", "d_model", "num_heads", "num_layers", "max_length", "feed_forward_width")
+        for name in (*names, *(["source_vocab_size"] if self.source_vocab_size is not None else [])):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
         if self.d_model % self.num_heads:
@@ -78,7 +81,8 @@ class State(NamedTuple):
 class EncoderDecoder(nn.Module):
     """Vaswani et al. 2017 with the norms moved in front of the sub-layers (Xiong et al. 2020) and final norms.
 
-    One matrix embeds sources and targets and, transposed, gives the output. Padding stands at the right. Dropout acts
+    One matrix embeds sources and targets and, transposed, gives the output; sources with a vocabulary of their own have
+    their own matrix. Padding stands at the right. Dropout acts
     on embeddings and on every sub-layer's output, as in section 5.4 of the first paper.
     """
 
@@ -86,6 +90,9 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.source_embedding: nn.Embedding | None = None
+        if config.source_vocab_size is not None:
+            self.source_embedding = nn.Embedding(config.source_vocab_size, config.d_model)
         positions = SinusoidalPositions if config.positions == "sinusoidal" else LearnedPositions
         self.source_positions = positions(config.max_length, config.d_model)
         self.target_positions = positions(config.max_length, config.d_model)
@@ -126,7 +133,7 @@ class EncoderDecoder(nn.Module):
 
     def _encode(self, source_BS: Tensor, *, need_weights: bool = False) -> tuple[State, list[Tensor | None]]:
         mask_B11S = padding_mask(source_BS, self.config.pad_id)
-        x_BSD = self._embed(source_BS, self.source_positions, start=0)
+        x_BSD = self._embed(source_BS, self.source_embedding or self.embedding, self.source_positions, start=0)
         looked = []
         for layer in self.encoder:
             x_BSD, _, weights_BHSS = layer(x_BSD, None, mask_B11S, need_weights=need_weights)
@@ -142,7 +149,7 @@ class EncoderDecoder(nn.Module):
     ) -> tuple[Tensor, State, list[tuple[Tensor | None, Tensor | None]]]:
         """Read T more tokens after those of `state`."""
         mask_TT = _causal(state.position, target_BT)
-        x_BTD = self._embed(target_BT, self.target_positions, start=state.position)
+        x_BTD = self._embed(target_BT, self.embedding, self.target_positions, start=state.position)
         past, looked = [], []
         for layer, before, memory in zip(self.decoder, state.past, state.memory, strict=True):
             x_BTD, cache, weights = layer(
@@ -153,16 +160,18 @@ class EncoderDecoder(nn.Module):
         logits_BTV = F.linear(self.decoder_norm(x_BTD), self.embedding.weight)
         return logits_BTV, state._replace(past=tuple(past)), looked
 
-    def _embed(self, ids_BT: Tensor, positions: nn.Module, start: int) -> Tensor:
+    def _embed(self, ids_BT: Tensor, embedding: nn.Embedding, positions: nn.Module, start: int) -> Tensor:
         length = ids_BT.shape[1]
         _check_length(start + length, self.config.max_length)
-        x_BTD = self.embedding(ids_BT) * self.config.d_model**0.5 + positions(start, length)
+        x_BTD = embedding(ids_BT) * self.config.d_model**0.5 + positions(start, length)
         dropped_BTD: Tensor = self.dropout(x_BTD)
         return dropped_BTD
 
     def _initialise(self) -> None:
         """Unit-sized embeddings on the way in, and small logits on the way out, so that the first guess is uniform."""
-        nn.init.normal_(self.embedding.weight, std=self.config.d_model**-0.5)
+        for embedding in (self.embedding, self.source_embedding):
+            if embedding is not None:
+                nn.init.normal_(embedding.weight, std=self.config.d_model**-0.5)
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)

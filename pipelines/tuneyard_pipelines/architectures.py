@@ -38,10 +38,10 @@ class Rule:
 class Architecture:
     """A family of models, as far as it is known without torch.
 
-    `network` names, as "module:function", what builds the untrained network: function(model, vocab_size), where `model`
-    is the section of that name of a trial (`spec.Model`). What it returns keeps the protocol of each of `tasks`; see
-    CONTRIBUTING.md. `defaults` are the family's own values of keys that are left out, dotted. Raises ValueError for a
-    `network` that names no function.
+    `network` names, as "module:function", what builds the untrained network: function(model, sizes), where `model` is
+    the section of that name of a trial (`spec.Model`) and `sizes` its vocabularies' (`formulas.VocabSizes`). What it
+    returns keeps the protocol of each of `tasks`; see CONTRIBUTING.md. `defaults` are the family's own values of keys
+    that are left out, dotted. Raises ValueError for a `network` that names no function.
     """
 
     tasks: tuple[str, ...]

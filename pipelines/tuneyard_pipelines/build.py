@@ -9,10 +9,11 @@ from torch import nn
 from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder, TransformerConfig
 from tuneyard_pipelines import architectures
 from tuneyard_pipelines.errors import InputError, first_line
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.spec import Model, TrialConfig
 
 
-def build_network(config: TrialConfig, vocab_size: int) -> nn.Module:
+def build_network(config: TrialConfig, sizes: VocabSizes) -> nn.Module:
     """The untrained network of a point, which keeps its task's protocol; parameters come from torch's global generator.
 
     Raises InputError where the package that it comes from has no such function.
@@ -26,22 +27,23 @@ def build_network(config: TrialConfig, vocab_size: int) -> nn.Module:
         raise InputError(
             f"architecture {name!r}{owner}: {module}:{function} cannot be imported ({first_line(cause)}); mend it"
         ) from cause
-    network: nn.Module = build(config.model, vocab_size)
+    network: nn.Module = build(config.model, sizes)
     return network
 
 
-def transformer(model: Model, vocab_size: int) -> EncoderDecoder:
-    return EncoderDecoder(_config(model, vocab_size))
+def transformer(model: Model, sizes: VocabSizes) -> EncoderDecoder:
+    return EncoderDecoder(_config(model, sizes))
 
 
-def gpt(model: Model, vocab_size: int) -> DecoderOnly:
-    return DecoderOnly(_config(model, vocab_size))
+def gpt(model: Model, sizes: VocabSizes) -> DecoderOnly:
+    return DecoderOnly(_config(model, sizes))
 
 
-def _config(model: Model, vocab_size: int) -> TransformerConfig:
+def _config(model: Model, sizes: VocabSizes) -> TransformerConfig:
     assert model.positions is not None, "a trial's point is complete"
     return TransformerConfig(
-        vocab_size=vocab_size,
+        vocab_size=sizes.target,
+        source_vocab_size=sizes.source,
         d_model=model.d_model,
         num_heads=model.num_heads,
         num_layers=model.num_layers,

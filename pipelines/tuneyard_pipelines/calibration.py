@@ -16,12 +16,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tuneyard_pipelines import architectures
 from tuneyard_pipelines.cost import Speed, flops_per_token
 from tuneyard_pipelines.errors import TuneyardError, first_line
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.journal import write_atomic
 from tuneyard_pipelines.spec import TrialConfig
 
@@ -30,9 +32,9 @@ STEP_FLOPS = 10**11  # a step of a large model has fewer examples: one CPU core 
 
 
 def measure(
-    points: Sequence[tuple[TrialConfig, int]], *, threads: int, gpus: int, folder: Path, timeout_s: float = 120.0
+    points: Sequence[tuple[TrialConfig, VocabSizes]], *, threads: int, gpus: int, folder: Path, timeout_s: float = 120.0
 ) -> Speed:
-    """The speed of training `points`, each with the size of its vocabulary, on `threads` threads of this machine.
+    """The speed of training `points`, each with the sizes of its vocabularies, on `threads` threads of this machine.
 
     A result in `folder` of the same machine and points is taken as it is; a new one is kept there. Raises TuneyardError
     when the measurement fails or takes longer than `timeout_s`. With `gpus` it runs on CUDA: untested.
@@ -45,7 +47,7 @@ def measure(
     request = {
         "threads": threads,
         "device": device,
-        "points": [{"config": config.model_dump(mode="json"), "vocab_size": vocab} for config, vocab in points],
+        "points": [{"config": config.model_dump(mode="json"), "sizes": asdict(sizes)} for config, sizes in points],
     }
     speed = Speed.from_dict({"points": _ask(request, timeout_s), "machine": machine})
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +61,11 @@ def main() -> None:
         request = json.load(sys.stdin)
         _prepare(request["threads"], request["device"])
         rates = [
-            _rate(TrialConfig.model_validate_json(json.dumps(point["config"])), point["vocab_size"], request["device"])
+            _rate(
+                TrialConfig.model_validate_json(json.dumps(point["config"])),
+                VocabSizes(**point["sizes"]),
+                request["device"],
+            )
             for point in request["points"]
         ]
     except Exception as cause:
@@ -78,11 +84,11 @@ def _cpu_model() -> str:
     return next(models, platform.machine())
 
 
-def _digest(machine: str, points: Sequence[tuple[TrialConfig, int]]) -> str:
+def _digest(machine: str, points: Sequence[tuple[TrialConfig, VocabSizes]]) -> str:
     """Of what decides the speed; learning rate, budget and seed do not."""
     shapes = [
-        [config.model.model_dump(), config.training.batch_tokens, config.training.label_smoothing > 0, vocab_size]
-        for config, vocab_size in points
+        [config.model.model_dump(), config.training.batch_tokens, config.training.label_smoothing > 0, asdict(sizes)]
+        for config, sizes in points
     ]
     return hashlib.sha256(json.dumps([machine, shapes], sort_keys=True).encode()).hexdigest()[:16]
 
@@ -136,7 +142,7 @@ def _prepare(threads: int, device: str) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def _rate(config: TrialConfig, vocab_size: int, device: str) -> tuple[int, float]:
+def _rate(config: TrialConfig, sizes: VocabSizes, device: str) -> tuple[int, float]:
     """FLOPs of a token and FLOPs per second of one point: the median step, forward, backward, clipping and AdamW."""
     import torch
     from torch.nn import functional as F
@@ -144,17 +150,18 @@ def _rate(config: TrialConfig, vocab_size: int, device: str) -> tuple[int, float
     from tuneyard_pipelines.build import build_network
 
     values, length = config.flat(), config.model.sequence_length
-    flops = flops_per_token(values, vocab_size)
+    flops = flops_per_token(values, sizes)
     sequences = architectures.find(str(config.model.architecture)).cost.sequences
     tokens = min(config.training.batch_tokens, STEP_FLOPS // flops)
     rows = max(1, tokens // (sequences * length))
-    network = build_network(config, vocab_size).to(device).train()
+    network = build_network(config, sizes).to(device).train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=config.training.learning_rate, fused=True)
+    least = min(sizes.target, sizes.source or sizes.target)
     steps_s: list[float] = []
     for _ in range(1 + STEPS):
         begun_s = time.perf_counter()
         # No padding: the number 0 is left out.
-        *sources, target_BT = torch.randint(1, vocab_size, (sequences, rows, length + 1), device=device)
+        *sources, target_BT = torch.randint(1, least, (sequences, rows, length + 1), device=device)
         logits_BTV = network(*(source[:, 1:] for source in sources), target_BT[:, :-1])
         loss = F.cross_entropy(
             logits_BTV.flatten(0, 1), target_BT[:, 1:].flatten(), label_smoothing=config.training.label_smoothing

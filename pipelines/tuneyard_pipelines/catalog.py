@@ -6,13 +6,12 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tuneyard_pipelines import architectures
+from tuneyard_pipelines.formulas import VocabSizes
 
-if TYPE_CHECKING:
-    from tuneyard_pipelines.keys import Tokenizer
-
+Vocabularies = Mapping[str, VocabSizes]
 Mode = Literal["min", "max"]
 
 
@@ -95,7 +94,7 @@ def is_pattern(source: str) -> bool:
     return any(character in source for character in "*?[")
 
 
-_TOKENS = ("data.tokenizer.type", "data.tokenizer.vocab_size")
+_TOKENS = tuple(f"data.tokenizer.{key}" for key in ("type", "vocab_size", "normalization", "segmenter", "vocabulary"))
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
@@ -104,7 +103,13 @@ METRICS: dict[str, Metric] = {
         Metric("val/accuracy", "max", "share of target tokens predicted right, given those before", _TOKENS),
         Metric("val/bleu", "max", "corpus BLEU, 0 to 100"),
         Metric("val/chrf", "max", "character n-gram F-score, 0 to 100"),
-        Metric("val/bits_per_byte", "min", "bits that the model needs for a byte of the validation text"),
+        # nfkc takes differences out of the text that a model would have to pay for.
+        Metric(
+            "val/bits_per_byte",
+            "min",
+            "bits that the model needs for a byte of the validation text",
+            ("data.tokenizer.normalization",),
+        ),
         Metric("val/loss", "min", "mean loss of a target token in nats", (*_TOKENS, "training.label_smoothing")),
         Metric("val/perplexity", "min", "exp of the mean loss of a token", (*_TOKENS, "training.label_smoothing")),
     )
@@ -139,18 +144,40 @@ BUILTIN_DATA: tuple[str, ...] = tuple(dict.fromkeys(name for held in TASK_DATA.v
 DATA_FILES: tuple[str, ...] = tuple(dict.fromkeys(suffix for held in TASK_DATA.values() for suffix in held.files))
 
 BYTE_VOCAB_SIZE = 4 + 256  # special tokens and bytes
-TOKENIZERS_WITHOUT_SIZE = ("char", "byte")
+# Keys of data.tokenizer that go with some of its types only.
+TOKENIZER_KEYS: dict[str, tuple[str, ...]] = {"vocab_size": ("bpe", "word", "unigram"), "segmenter": ("word",)}
 
 GUESSED_CHARACTERS = 128  # until the data has been looked at
 
 
-def vocab_size(values: Mapping[str, Any], characters: int) -> int:
-    """Tokens in the vocabulary of a point, special ones included, when its data has so many `characters` (with them).
+def vocab_sizes(values: Mapping[str, Any], known: Vocabularies) -> VocabSizes:
+    """How many ids the tokenizers of a point have, special ones included.
 
-    Of bpe, the most there can be.
+    `known` are those of the data, by `tokenizer_name`. Of others it is the most there can be for word, bpe and unigram,
+    and a guess for char.
     """
-    kinds = {"byte": BYTE_VOCAB_SIZE, "bpe": values.get("data.tokenizer.vocab_size"), "char": characters}
-    return int(kinds[values["data.tokenizer.type"]] or characters)
+    if (found := known.get(tokenizer_name(values))) is not None:
+        return found
+    guesses = {"byte": BYTE_VOCAB_SIZE, "char": GUESSED_CHARACTERS}
+    kind = values["data.tokenizer.type"]
+    size = guesses[kind] if kind in guesses else int(values["data.tokenizer.vocab_size"])
+    return VocabSizes(size, size if values.get("data.tokenizer.vocabulary") == "separate" else None)
+
+
+def tokenizer_name(values: Mapping[str, Any]) -> str:
+    """`char`, `bpe 4000`, `word 900 jieba separate`: what the vocabulary of a point depends on, beside its data."""
+    kind = values["data.tokenizer.type"]
+    words = [kind]
+    for key, default in (
+        ("vocab_size", None),
+        ("normalization", "nfc"),
+        ("segmenter", "none"),
+        ("vocabulary", "joint"),
+    ):
+        value = values.get(f"data.tokenizer.{key}", default)
+        if value != default and kind in TOKENIZER_KEYS.get(key, (kind,)):
+            words.append(str(value))
+    return " ".join(words)
 
 
 def complete(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,17 +190,9 @@ def complete(values: Mapping[str, Any]) -> dict[str, Any]:
             complete[key] = default
     if complete.get("model.d_ff") is None:
         complete["model.d_ff"] = 4 * complete["model.d_model"]
-    if complete.get("data.tokenizer.type") in TOKENIZERS_WITHOUT_SIZE:
-        complete.pop("data.tokenizer.vocab_size", None)
+    for key, kinds in TOKENIZER_KEYS.items():
+        if complete.get("data.tokenizer.type") not in kinds:
+            complete.pop(f"data.tokenizer.{key}", None)
+    if complete.get("task") != "translation":
+        complete.pop("data.tokenizer.vocabulary", None)
     return {key: value for key, value in complete.items() if value is not None}
-
-
-def expected_vocab_size(tokenizer: Tokenizer) -> int | None:
-    """How many ids a tokenizer will have, special ones included; None for char, whose characters must be counted.
-
-    That of bpe is its largest: little text may have fewer pairs to merge.
-    """
-    if tokenizer.type == "char":
-        return None
-    values = {"data.tokenizer.type": tokenizer.type, "data.tokenizer.vocab_size": tokenizer.vocab_size}
-    return vocab_size(values, characters=0)

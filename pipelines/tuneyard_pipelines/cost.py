@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from tuneyard_pipelines import architectures
-from tuneyard_pipelines.formulas import Formulas, Values
+from tuneyard_pipelines.formulas import Formulas, Values, VocabSizes
 
 FLOAT_BYTES = 4
 STATE_FLOATS = 4  # of a parameter: itself, its gradient and AdamW's two moments
@@ -41,31 +41,31 @@ class Speed:
         return cls(tuple(sorted(points)), str(plain["machine"]))
 
 
-def derived(values: Values, vocab_size: int) -> dict[str, int]:
+def derived(values: Values, sizes: VocabSizes) -> dict[str, int]:
     """The names that constraints may use beside the keys of a point."""
     return {
-        "parameters": parameters(values, vocab_size),
-        "memory_bytes": memory_bytes(values, vocab_size),
-        "flops_per_token": flops_per_token(values, vocab_size),
+        "parameters": parameters(values, sizes),
+        "memory_bytes": memory_bytes(values, sizes),
+        "flops_per_token": flops_per_token(values, sizes),
     }
 
 
-def parameters(values: Values, vocab_size: int) -> int:
+def parameters(values: Values, sizes: VocabSizes) -> int:
     """Trained numbers of the built network, tied ones counted once."""
-    return _formulas(values).parameters(values, vocab_size)
+    return _formulas(values).parameters(values, sizes)
 
 
-def flops_per_token(values: Values, vocab_size: int) -> int:
+def flops_per_token(values: Values, sizes: VocabSizes) -> int:
     """FLOPs of training on one token: the forward pass, and twice as many for its gradients.
 
     Matrix products only, those of scores and values over the whole sequence and the output layer among them: appendix F
     of Hoffmann et al. 2022 without softmax and embedding, which is a look-up here. Kaplan et al. 2020 (section 2.1)
     leave out the vocabulary.
     """
-    return 3 * _formulas(values).forward_flops(values, vocab_size)
+    return 3 * _formulas(values).forward_flops(values, sizes)
 
 
-def memory_bytes(values: Values, vocab_size: int) -> int:
+def memory_bytes(values: Values, sizes: VocabSizes) -> int:
     """Memory of one worker that trains in float32 with AdamW, in bytes.
 
     16 bytes a parameter; twice what the backward pass needs of a batch of `training.batch_tokens` unpadded tokens (one
@@ -76,18 +76,18 @@ def memory_bytes(values: Values, vocab_size: int) -> int:
     formulas = _formulas(values)
     tokens: int = max(values["training.batch_tokens"], formulas.sequences * values["model.sequence_length"])
     smoothed: bool = values["training.label_smoothing"] > 0
-    logit_floats = (LOGIT_FLOATS + smoothed) * vocab_size
+    logit_floats = (LOGIT_FLOATS + smoothed) * sizes.target
     batch_floats = tokens * (formulas.kept_floats(values) + logit_floats) // formulas.sequences
-    state_floats = STATE_FLOATS * formulas.parameters(values, vocab_size)
+    state_floats = STATE_FLOATS * formulas.parameters(values, sizes)
     return FLOAT_BYTES * (state_floats + HEAP_SHARE * batch_floats) + PROCESS_BYTES
 
 
-def seconds_per_token(values: Values, vocab_size: int, speed: Speed) -> float:
+def seconds_per_token(values: Values, sizes: VocabSizes, speed: Speed) -> float:
     """Seconds of training on one token: its FLOPs, at the rate between the measured ones by the logarithm of FLOPs.
 
     Beyond the measured points the rate of the nearest one holds.
     """
-    flops = flops_per_token(values, vocab_size)
+    flops = flops_per_token(values, sizes)
     return flops / _rate(flops, speed.points)
 
 

@@ -75,7 +75,7 @@ def _score_language(
     nll_N, correct_N = np.concatenate(nll), np.concatenate(correct)
     text_bytes = [len(text.encode()) for text in texts["text"]]
     loss = float(nll_N.mean())
-    extra_bits = unknown_bits(split)
+    extra_bits = unknown_bits(encoded.counts["test"]["text"].unknown_characters)
     metrics = {
         "test/bits_per_byte": (float(nll_N.sum()) / math.log(2.0) + extra_bits) / sum(text_bytes),
         "test/loss": loss,
@@ -140,7 +140,7 @@ def _score_translation(
         sums = zip(said, *(part_B.tolist() for part_B in _teacher_forced(network, batch)), strict=True)
         for example, (ids, *likelihood) in zip(batch.ids, sums, strict=True):
             index = row[int(example)]
-            hypotheses[index] = encoded.tokenizer.decode(ids)
+            hypotheses[index] = encoded.tokenizers["target"].decode(ids)
             nll[index], correct[index], tokens[index] = likelihood
         alive()
     bleu, chrf = BLEU(tokenize=bleu_tokenizer(references), smooth_method="none"), CHRF()

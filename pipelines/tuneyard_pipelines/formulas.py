@@ -1,6 +1,6 @@
 """What our own architectures cost by closed formula, and the shape of such formulas for others.
 
-D model width, F feed-forward width, L layers, S sequence length, V vocabulary; a FLOP is an addition or a
+D model width, F feed-forward width, L layers, S sequence length, V target vocabulary; a FLOP is an addition or a
 multiplication, so that a multiply-add is two. `values` are the dotted keys of a point as `catalog.complete` gives them.
 
 A token is an unpadded one in a sequence of S. Of an encoder-decoder it is half a source and half a target token: both
@@ -17,6 +17,16 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class VocabSizes:
+    """How many ids the vocabularies of a model have, special ones included: that of its targets, which is the only one
+    of a language model, and that of its sources, None where they share the targets'.
+    """
+
+    target: int
+    source: int | None = None
+
+
+@dataclass(frozen=True)
 class Formulas:
     """The formulas of one architecture.
 
@@ -25,8 +35,8 @@ class Formulas:
     """
 
     sequences: int
-    parameters: Callable[[Values, int], int]
-    forward_flops: Callable[[Values, int], int]
+    parameters: Callable[[Values, VocabSizes], int]
+    forward_flops: Callable[[Values, VocabSizes], int]
     kept_floats: Callable[[Values], int]
 
 
@@ -42,18 +52,19 @@ def _positions(values: Values) -> int:
     return s * d if values["model.positions"] == "learned" else 0
 
 
-def _transformer_parameters(values: Values, vocab_size: int) -> int:
+def _transformer_parameters(values: Values, sizes: VocabSizes) -> int:
     d, f, layers, _ = _sizes(values)
     norm, attention, feed_forward = 2 * d, 4 * d * d + 4 * d, 2 * d * f + f + d
     encoder_layer = 2 * norm + attention + feed_forward
     decoder_layer = 3 * norm + 2 * attention + feed_forward
-    return vocab_size * d + 2 * _positions(values) + layers * (encoder_layer + decoder_layer) + 2 * norm
+    embeddings = (sizes.target + (sizes.source or 0)) * d
+    return embeddings + 2 * _positions(values) + layers * (encoder_layer + decoder_layer) + 2 * norm
 
 
-def _transformer_forward_flops(values: Values, vocab_size: int) -> int:
+def _transformer_forward_flops(values: Values, sizes: VocabSizes) -> int:
     """Half of what a source and a target token take together: in three attentions, two feed-forwards, one output."""
     d, f, layers, s = _sizes(values)
-    return layers * 3 * _attention_flops(d, s) // 2 + layers * 4 * d * f + d * vocab_size
+    return layers * 3 * _attention_flops(d, s) // 2 + layers * 4 * d * f + d * sizes.target
 
 
 def _transformer_kept_floats(values: Values) -> int:
@@ -67,15 +78,15 @@ def _transformer_kept_floats(values: Values) -> int:
     return layers * (22 * d + 2 * f + 5 * d * masks) + 4 * d + 2 * d * masks
 
 
-def _gpt_parameters(values: Values, vocab_size: int) -> int:
+def _gpt_parameters(values: Values, sizes: VocabSizes) -> int:
     d, f, layers, _ = _sizes(values)
     norm, attention, feed_forward = 2 * d, 4 * d * d + 4 * d, 2 * d * f + f + d
-    return vocab_size * d + _positions(values) + layers * (2 * norm + attention + feed_forward) + norm
+    return sizes.target * d + _positions(values) + layers * (2 * norm + attention + feed_forward) + norm
 
 
-def _gpt_forward_flops(values: Values, vocab_size: int) -> int:
+def _gpt_forward_flops(values: Values, sizes: VocabSizes) -> int:
     d, f, layers, s = _sizes(values)
-    return layers * (_attention_flops(d, s) + 4 * d * f) + 2 * d * vocab_size
+    return layers * (_attention_flops(d, s) + 4 * d * f) + 2 * d * sizes.target
 
 
 def _gpt_kept_floats(values: Values) -> int:

@@ -27,7 +27,9 @@ from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
+from tuneyard_pipelines.catalog import Vocabularies
 from tuneyard_pipelines.errors import InputError, RefusedError
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.spec import Point, SweepSpec
 
 OUTCOMES = (
@@ -53,7 +55,7 @@ class Header:
     """`sweep.json`. `data` is the prepared data's folder, `home` the folder of state it lives under.
 
     `examples` counts the examples of each split, `left_out` those that cannot be used, and `findings` says what is not
-    as it should be in the source. `characters` is the vocabulary of type: char on this data, where it may be used;
+    as it should be in the source. `vocabularies` are the sizes of those that are known, by `catalog.tokenizer_name`;
     `forecast` what was expected before it began.
     """
 
@@ -68,7 +70,7 @@ class Header:
     versions: Mapping[str, str]
     examples: Mapping[str, int] = field(default_factory=dict)
     left_out: int = 0
-    characters: int | None = None
+    vocabularies: Vocabularies = field(default_factory=dict)
     forecast: Mapping[str, float] = field(default_factory=dict)
     findings: Sequence[Mapping[str, Any]] = ()
 
@@ -417,12 +419,15 @@ class SweepFolder:
         """Raises InputError when the folder holds no whole `sweep.json`."""
         try:
             raw = json.loads((self.path / "sweep.json").read_text())
+            if (characters := raw.pop("characters", None)) is not None:  # once the only vocabulary that was kept
+                raw["vocabularies"] = {"char": {"target": characters}}
             return Header(
                 **{
                     **raw,
                     "spec": SweepSpec.model_validate(raw["spec"]),
                     "home": Path(raw["home"]),
                     "data": Path(raw["data"]),
+                    "vocabularies": {name: VocabSizes(**size) for name, size in raw.get("vocabularies", {}).items()},
                 }
             )
         except (OSError, ValueError, TypeError, KeyError) as cause:
@@ -446,6 +451,7 @@ class SweepFolder:
             "data": str(header.data),
             "versions": dict(header.versions),
             "examples": dict(header.examples),
+            "vocabularies": {name: asdict(sizes) for name, sizes in header.vocabularies.items()},
             "forecast": dict(header.forecast),
         }
         try:

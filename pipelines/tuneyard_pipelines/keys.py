@@ -145,11 +145,30 @@ class Training(Part):
 class Tokenizer(Part):
     """How text becomes tokens; trained on the training split only."""
 
-    type: Literal["char", "bpe", "byte"] = _key(
-        "char", "One token a character, byte-pair encoding, or one token a byte of UTF-8."
+    type: Literal["char", "word", "byte", "bpe", "unigram"] = _key(
+        "char",
+        "One token a character, a word, or a byte of UTF-8; or pieces of words that are learned: by byte-pair encoding "
+        "(bpe), or the likeliest ones (unigram, Kudo 2018).",
     )
     vocab_size: Whole = _key(
-        4000, "Largest vocabulary of bpe; char takes what occurs, byte all 256.", "tokens", ge=260, le=1_000_000
+        4000,
+        "Largest vocabulary of word, bpe and unigram; char takes what occurs, byte all 256.",
+        "tokens",
+        ge=260,
+        le=1_000_000,
+    )
+    normalization: Literal["nfc", "nfkc", "none"] = _key(
+        "nfc",
+        "Unicode normal form that a text is brought to first; nfkc makes one of what only looks different, such as "
+        "full-width letters, and what the model says has this form.",
+    )
+    segmenter: Literal["none", "jieba"] = _key(
+        "none", "What cuts Chinese into words for type: word; with none each character is a word."
+    )
+    vocabulary: Literal["joint", "separate"] = _key(
+        "joint",
+        "Of translation: joint learns one vocabulary for sources and targets, which share their embedding; separate "
+        "learns one for each.",
     )
 
 

@@ -93,7 +93,11 @@ class Translation:
         self.validation, cut = eval_batches(
             encoded.split("validation"), sequence_length=length, batch_tokens=batch_tokens
         )
-        self.facts = {"data/train_too_long": float(self.stream.too_long), "data/val_cut_off": float(cut)}
+        self.facts = {
+            "data/train_too_long": float(self.stream.too_long),
+            "data/val_cut_off": float(cut),
+            "data/val_unknown_share": encoded.unknown_share("validation"),
+        }
 
     def module(self, network: nn.Module) -> TranslationModule:
         validation = self._prepared.split("validation")
@@ -103,7 +107,7 @@ class Translation:
             TranslationSettings(
                 max_length=self._config.model.sequence_length, label_smoothing=self._config.training.label_smoothing
             ),
-            decode=self._encoded.tokenizer.decode,
+            decode=self._encoded.tokenizers["target"].decode,
             references=dict(zip(validation["id"], validation["target"], strict=True)),
         )
 
@@ -121,16 +125,15 @@ class Translation:
     def attention(self, network: nn.Module) -> list[AttentionMap]:
         if not isinstance(network, Attentive):
             return []
-        tokenizer, length = self._encoded.tokenizer, min(self._config.model.sequence_length, SHOWN_TOKENS)
+        source_side, target_side = (self._encoded.tokenizers[column] for column in ("source", "target"))
+        length = min(self._config.model.sequence_length, SHOWN_TOKENS)
         pair = self._prepared.split("validation")[0]
-        source = [*tokenizer.encode(pair["source"])[: length - 1], EOS]
-        target = [BOS, *tokenizer.encode(pair["target"])[: length - 1]]
+        source = [*source_side.encode(pair["source"])[: length - 1], EOS]
+        target = [BOS, *target_side.encode(pair["target"])[: length - 1]]
         maps = attention_maps(network, torch.tensor(source), torch.tensor(target))
-        sides = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
-        return [
-            AttentionMap(kind, maps[kind], spelled(tokenizer, queries), spelled(tokenizer, keys))
-            for kind, (queries, keys) in sides.items()
-        ]
+        sources, targets = spelled(source_side, source), spelled(target_side, target)
+        sides = {"encoder": (sources, sources), "decoder": (targets, targets), "cross": (targets, sources)}
+        return [AttentionMap(kind, maps[kind], queries, keys) for kind, (queries, keys) in sides.items()]
 
 
 class LanguageModeling:
@@ -150,10 +153,11 @@ class LanguageModeling:
         self.validation: list[LanguageBatch] = evaluation_windows(
             held_out, sequence_length=length, batch_tokens=batch_tokens
         )
-        self._unknown_bits = unknown_bits(held_out)
+        self._unknown_bits = unknown_bits(encoded.counts["validation"]["text"].unknown_characters)
         self.facts = {
             "data/train_tokens": float(self.stream.tokens_per_pass),
             "data/val_tokens": float(sum(batch.tokens for batch in self.validation)),
+            "data/val_unknown_share": encoded.unknown_share("validation"),
         }
 
     def module(self, network: nn.Module) -> LanguageModelingModule:
@@ -166,7 +170,7 @@ class LanguageModeling:
         )
 
     def samples(self, module: LanguageModelingModule) -> list[tuple[str, ...]]:
-        tokenizer = self._encoded.tokenizer
+        tokenizer = self._encoded.tokenizers["text"]
         texts = self._prepared.split("validation")["text"][:CONTINUED]
         rows: list[tuple[str, ...]] = [("text", "continuation")]
         for text in texts:
@@ -177,7 +181,7 @@ class LanguageModeling:
     def attention(self, network: nn.Module) -> list[AttentionMap]:
         if not isinstance(network, Attentive):
             return []
-        tokenizer = self._encoded.tokenizer
+        tokenizer = self._encoded.tokenizers["text"]
         shown = min(self._config.model.sequence_length, SHOWN_TOKENS)
         ids = [BOS, *tokenizer.encode(self._prepared.split("validation")[0]["text"])[: shown - 1]]
         maps = attention_maps(network, torch.tensor(ids))
@@ -201,4 +205,4 @@ def optimization(config: TrialConfig) -> Optimization:
 def spelled(tokenizer: TextTokenizer, ids: Sequence[int]) -> list[str]:
     """Each token as a reader sees it; special ones by name, white space made visible."""
     names = {PAD: "<pad>", BOS: "<start>", EOS: "<end>", UNK: "<unknown>"}
-    return [names.get(token) or tokenizer.decode([token]).replace(" ", "␣").replace("\n", "⏎") for token in ids]
+    return [names.get(token) or tokenizer.continuation([token]).replace(" ", "␣").replace("\n", "⏎") for token in ids]

@@ -1,9 +1,9 @@
 """A trained model as a folder that needs no pickle, and back: weights, tokenizer, the point, a manifest of digests.
 
     weights.safetensors   the network's parameters
-    tokenizer.json        the vocabulary
-    model.json            task, architecture and every setting of the point, vocabulary size, versions of Tuneyard and
-                          of the package that the architecture comes from
+    tokenizer.json        the vocabulary; where sources have their own, tokenizer.source.json and tokenizer.target.json
+    model.json            task, architecture and every setting of the point, sizes of vocabularies, versions of Tuneyard
+                          and of the packages that the architecture and the tokenizer come from
     manifest.json         SHA-256 of each file above; its own SHA-256 is the model's digest
 
 The same folder lies inside the MLflow model, whose code file is `mlflow_model.py`.
@@ -27,12 +27,18 @@ from torch.nn.utils.rnn import pad_sequence
 from tuneyard_modules.decoding import Stepper, WindowedStepper, greedy, sample
 from tuneyard_pipelines import architectures
 from tuneyard_pipelines.build import build_network
+from tuneyard_pipelines.catalog import TASK_DATA
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, TextTokenizer
+from tuneyard_pipelines.data.text_tokenizer import load_tokenizers, save_tokenizers, sizes, tokenizer_file
 from tuneyard_pipelines.errors import InputError, RefusedError, first_line
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.spec import TrialConfig
 
-WEIGHTS, TOKENIZER, MODEL, MANIFEST = "weights.safetensors", "tokenizer.json", "model.json", "manifest.json"
+WEIGHTS, MODEL, MANIFEST = "weights.safetensors", "model.json", "manifest.json"
 FORMAT = 1
+_FILES = [  # of a whole package: with one vocabulary, or with one for each side
+    {MODEL, WEIGHTS, *map(tokenizer_file, columns)} for columns in ([""], TASK_DATA["translation"].columns)
+]
 PREDICT_BATCH = 64
 CONTINUATION_TOKENS = 64
 
@@ -42,7 +48,8 @@ class TextModel:
     """A loaded model: a translation model translates texts, a language model goes on with them."""
 
     network: nn.Module
-    tokenizer: TextTokenizer
+    tokenizers: Mapping[str, TextTokenizer]
+    """By column: source and target, or text."""
     config: TrialConfig
 
     def predict(self, texts: Sequence[str]) -> list[str]:
@@ -52,18 +59,16 @@ class TextModel:
         continuation alone, up to CONTINUATION_TOKENS tokens; of a text past `sequence_length` the end is read.
         """
         if self.config.task == "language_modeling":
-            return [
-                continued(self.network, self.tokenizer, self.tokenizer.encode(text), CONTINUATION_TOKENS)
-                for text in texts
-            ]
+            tokenizer = self.tokenizers["text"]
+            return [continued(self.network, tokenizer, tokenizer.encode(text), CONTINUATION_TOKENS) for text in texts]
         length = self.config.model.sequence_length
         predictions: list[str] = []
         for start in range(0, len(texts), PREDICT_BATCH):
-            ids = self.tokenizer.encode_batch(list(texts[start : start + PREDICT_BATCH]))
+            ids = self.tokenizers["source"].encode_batch(list(texts[start : start + PREDICT_BATCH]))
             sources = [torch.tensor([*row[: length - 1], EOS]) for row in ids]
             source_BS = pad_sequence(sources, batch_first=True, padding_value=PAD)
             rows = greedy(cast("Stepper[Any]", self.network), source_BS, bos_id=BOS, eos_id=EOS, max_length=length)
-            predictions += [self.tokenizer.decode(row) for row in rows]
+            predictions += [self.tokenizers["target"].decode(row) for row in rows]
         return predictions
 
 
@@ -79,25 +84,28 @@ def continued(network: nn.Module, tokenizer: TextTokenizer, ids: Sequence[int], 
         banned_ids=(PAD, BOS, UNK),
         device=next(network.parameters()).device,
     )
-    return tokenizer.decode(said)
+    return tokenizer.continuation(said) if ids else tokenizer.decode(said)
 
 
-def pack(folder: Path, network: nn.Module, tokenizer: TextTokenizer, config: TrialConfig) -> None:
+def pack(folder: Path, network: nn.Module, tokenizers: Mapping[str, TextTokenizer], config: TrialConfig) -> None:
     """Write the model to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     # The output shares its matrix with the embedding: clone, since safetensors refuses memory that is held twice.
     save_file({name: value.detach().cpu().clone() for name, value in network.state_dict().items()}, folder / WEIGHTS)
-    tokenizer.save(folder / TOKENIZER)
+    files = (MODEL, WEIGHTS, *save_tokenizers(tokenizers, folder))
+    held = sizes(tokenizers)
     needed = {one.name: one.version for one in architectures.packages([str(config.model.architecture)])}
+    needed |= {name: version(name) for tokenizer in tokenizers.values() for name in tokenizer.requirements}
     facts = {
         "format": FORMAT,
         "tuneyard": version("tuneyard"),
         **({"packages": needed} if needed else {}),
-        "vocab_size": tokenizer.vocab_size,
+        "vocab_size": held.target,
+        **({} if held.source is None else {"source_vocab_size": held.source}),
         "config": config.model_dump(mode="json"),
     }
     (folder / MODEL).write_text(json.dumps(facts, indent=1, ensure_ascii=False))
-    (folder / MANIFEST).write_text(json.dumps({name: _sha256(folder / name) for name in (MODEL, TOKENIZER, WEIGHTS)}))
+    (folder / MANIFEST).write_text(json.dumps({name: _sha256(folder / name) for name in sorted(files)}))
 
 
 def digest(folder: Path) -> str:
@@ -120,7 +128,7 @@ def load(folder: Path, expected: str | None = None) -> TextModel:
         needed = facts.get("packages", {})
         _check_installed(folder, needed)
         config = TrialConfig.model_validate(facts["config"])
-        network = build_network(config, facts["vocab_size"])
+        network = build_network(config, VocabSizes(facts["vocab_size"], facts.get("source_vocab_size")))
     except (OSError, ValueError, KeyError, TypeError) as cause:
         raise InputError(f"{folder}: not a packaged model ({cause})") from cause
     try:
@@ -133,7 +141,7 @@ def load(folder: Path, expected: str | None = None) -> TextModel:
             f"{_wanted(needed)}: install that"
         ) from cause
     network.eval()
-    return TextModel(network, TextTokenizer.load(folder / TOKENIZER), config)
+    return TextModel(network, load_tokenizers(folder, TASK_DATA[config.task].columns), config)
 
 
 def _check_installed(folder: Path, needed: Mapping[str, str]) -> None:
@@ -154,7 +162,7 @@ def verify(folder: Path, expected: str | None) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
     if expected is not None and digest(folder) != expected:
         raise RefusedError(f"{folder}: manifest.json is not the one that was registered; the model is not loaded")
-    if not isinstance(manifest, dict) or manifest.keys() != {MODEL, TOKENIZER, WEIGHTS}:
+    if not isinstance(manifest, dict) or manifest.keys() not in _FILES:
         raise RefusedError(f"{folder / MANIFEST}: does not name the files of a packaged model; the model is not loaded")
     for name, packed in manifest.items():
         if _sha256(folder / name) != packed:

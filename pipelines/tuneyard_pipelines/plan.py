@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tuneyard_pipelines import cost
-from tuneyard_pipelines.catalog import GUESSED_CHARACTERS, complete, vocab_size
+from tuneyard_pipelines.catalog import Vocabularies, complete, tokenizer_name, vocab_sizes
 from tuneyard_pipelines.cost import Speed
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.ranges import Choice, Point, Range
 from tuneyard_pipelines.space import Space, Survey
 from tuneyard_pipelines.spec import SpecError, SweepSpec, TrialConfig, display_name
@@ -23,11 +24,11 @@ WEIGHED = 300  # points of a variant whose cost is computed, at most
 class Machine:
     """What a plan cannot know by itself. Left out, what depends on it is left out, or marked as approximate.
 
-    characters: the vocabulary of type: char on this data, and whether it was counted on all of it; speed: a
-    calibration; slots: trials at once; memory_bytes: of this machine.
+    vocabularies: how many ids tokenizers have on this data, by `tokenizer_name`; exact: whether they were counted on
+    all of it; speed: a calibration; slots: trials at once; memory_bytes: of this machine.
     """
 
-    characters: int | None = None
+    vocabularies: Vocabularies = field(default_factory=dict)
     exact: bool = False
     speed: Speed | None = None
     slots: int = 1
@@ -204,13 +205,13 @@ def runnable(spec: SweepSpec, machine: Machine = Machine(), *, file: str = "") -
     return planned
 
 
-def extremes(spec: SweepSpec, machine: Machine) -> list[tuple[TrialConfig, int]]:
+def extremes(spec: SweepSpec, machine: Machine) -> list[tuple[TrialConfig, VocabSizes]]:
     """The smallest and the largest model of each variant with its vocabulary: what a calibration measures."""
-    found: list[tuple[TrialConfig, int]] = []
+    found: list[tuple[TrialConfig, VocabSizes]] = []
     for variant in spec.by_variant.values():
-        costs = _costs(variant, Space(variant, characters=machine.characters), machine)
+        costs = _costs(variant, Space(variant, vocabularies=machine.vocabularies), machine)
         ends = [costs[0], costs[-1]] if len(costs) > 1 else costs
-        found += [(variant.at(weighed.point), weighed.vocab_size) for weighed in ends]
+        found += [(variant.at(weighed.point), weighed.sizes) for weighed in ends]
     return found
 
 
@@ -228,12 +229,12 @@ class _Weighed:
 
     point: Point
     values: Mapping[str, Any]
-    vocab_size: int
+    sizes: VocabSizes
     cost: Mapping[str, int]
 
 
 def _variant(name: str, spec: SweepSpec, machine: Machine) -> VariantPlan:
-    space = Space(spec, characters=machine.characters)
+    space = Space(spec, vocabularies=machine.vocabularies)
     survey = space.survey(spec.seed)
     trials = _trials(spec, space, survey)
     unit, amount = _budget(spec)
@@ -241,20 +242,19 @@ def _variant(name: str, spec: SweepSpec, machine: Machine) -> VariantPlan:
     full_tokens = _tokens(spec, unit, amount)
     costs = _costs(spec, space, machine)
     budgets = _expected_budgets(rungs)
-    approximate = spec.values["data.tokenizer.type"] not in ("byte", "bpe") and not machine.exact
     models = [
         Model(
             name=display_name(0, weighed.point).partition(" ")[2],
             parameters=weighed.cost["parameters"],
             memory_bytes=weighed.cost["memory_bytes"],
             flops_per_token=weighed.cost["flops_per_token"],
-            approximate=approximate,
+            approximate=_approximate(weighed.values, machine),
         )
         for weighed in (costs[:1] + costs[-1:])
     ]
     training_s = None
     if machine.speed is not None and full_tokens is not None and costs:
-        each = [cost.seconds_per_token(weighed.values, weighed.vocab_size, machine.speed) for weighed in costs]
+        each = [cost.seconds_per_token(weighed.values, weighed.sizes, machine.speed) for weighed in costs]
         training_s = budgets * full_tokens * sum(each) / len(each)
     return VariantPlan(
         name=name,
@@ -284,9 +284,15 @@ def _costs(spec: SweepSpec, space: Space, machine: Machine) -> list[_Weighed]:
     for point in _some(space, spec.seed):
         if space.broken_rule(point) is None:
             values = complete({**spec.values, **point})
-            size = vocab_size(values, machine.characters or GUESSED_CHARACTERS)
-            found.append(_Weighed(point, values, size, cost.derived(values, size)))
+            sizes = vocab_sizes(values, machine.vocabularies)
+            found.append(_Weighed(point, values, sizes, cost.derived(values, sizes)))
     return sorted(found, key=lambda weighed: (weighed.cost["parameters"], weighed.cost["flops_per_token"]))
+
+
+def _approximate(values: Mapping[str, Any], machine: Machine) -> bool:
+    """Whether the vocabulary of a point may be another one. Hardly any text has too few pairs of bytes for bpe."""
+    known = machine.exact and tokenizer_name(values) in machine.vocabularies
+    return not known and values["data.tokenizer.type"] not in ("byte", "bpe")
 
 
 def _some(space: Space, seed: int) -> Iterator[Point]:

@@ -12,7 +12,7 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from tuneyard_pipelines import checkpoints, promotion
-from tuneyard_pipelines.catalog import Mode
+from tuneyard_pipelines.catalog import Mode, Vocabularies
 from tuneyard_pipelines.control import Finish, Inbox, Wishes
 from tuneyard_pipelines.errors import TuneyardError
 from tuneyard_pipelines.journal import (
@@ -54,12 +54,17 @@ class LegSearcher(Searcher):
     """
 
     def __init__(
-        self, journal: Journal, spec: SweepSpec, attempt: int, now_ms: Callable[[], int], characters: int | None = None
+        self,
+        journal: Journal,
+        spec: SweepSpec,
+        attempt: int,
+        now_ms: Callable[[], int],
+        vocabularies: Vocabularies | None = None,
     ) -> None:
         super().__init__(metric="leg", mode=spec.mode)  # Tune wants the name of something that is reported
         self._journal, self._spec, self._attempt, self._now_ms = journal, spec, attempt, now_ms
         self._variants = {
-            name: _VariantSearch(variant, Space(variant, characters=characters))
+            name: _VariantSearch(variant, Space(variant, vocabularies=vocabularies))
             for name, variant in spec.by_variant.items()
         }
         self._inbox = Inbox(journal.folder)

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tuneyard_pipelines import architectures, cost
-from tuneyard_pipelines.catalog import GUESSED_CHARACTERS, complete, vocab_size
+from tuneyard_pipelines.catalog import Vocabularies, complete, vocab_sizes
 from tuneyard_pipelines.constraints import Constraint, ConstraintError, parse
 from tuneyard_pipelines.ranges import Choice, Continuous, Point, Range, Scalar
 from tuneyard_pipelines.vocabulary import constraint_names
@@ -48,9 +48,9 @@ class Space:
     """Ranges and rules of a spec. A point holds the varied keys only."""
 
     def __init__(
-        self, spec: SweepSpec, constraints: Sequence[str] | None = None, *, characters: int | None = None
+        self, spec: SweepSpec, constraints: Sequence[str] | None = None, *, vocabularies: Vocabularies | None = None
     ) -> None:
-        """`constraints` take the place of the spec's own; `characters` is the vocabulary that type: char will have."""
+        """`constraints` take the place of the spec's own; `vocabularies` are those that the data is known to give."""
         self.ranges: dict[str, Range] = spec.ranges
         self.keys: tuple[str, ...] = tuple(spec.ranges)
         self.mode = spec.mode
@@ -60,7 +60,7 @@ class Space:
         self._constraints: list[Constraint] = [
             constraint_of(text, spec.values) for text in (spec.constraints if constraints is None else constraints)
         ]
-        self._characters = characters or GUESSED_CHARACTERS
+        self._vocabularies = vocabularies or {}
         self._costs = any(_COSTS & set(held.names) for held in self._constraints)
         self._judged: dict[tuple[Scalar, ...], tuple[str, ...]] = {}
         self._include = spec.search.include
@@ -187,7 +187,7 @@ class Space:
 
     def _at(self, point: Point) -> dict[str, Any]:
         values = complete({**self._values, **point})
-        return values | cost.derived(values, vocab_size(values, self._characters)) if self._costs else values
+        return values | cost.derived(values, vocab_sizes(values, self._vocabularies)) if self._costs else values
 
 
 def constraint_of(text: str, values: Mapping[str, Any]) -> Constraint:

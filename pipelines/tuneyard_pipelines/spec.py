@@ -13,7 +13,17 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from tuneyard_pipelines import spec_checks, spec_errors, spec_yaml
-from tuneyard_pipelines.catalog import METRICS, TASKS, Mode, complete, hub_name, is_data_set, is_pattern
+from tuneyard_pipelines.catalog import (
+    METRICS,
+    TASKS,
+    TOKENIZER_KEYS,
+    Mode,
+    complete,
+    hub_name,
+    is_data_set,
+    is_pattern,
+    tokenizer_name,
+)
 from tuneyard_pipelines.keys import (
     MODEL,
     TRAINING,
@@ -185,10 +195,25 @@ class SweepSpec(Part):
         return tuple(dict.fromkeys(str(one.values["model.architecture"]) for one in self.by_variant.values()))
 
     @property
-    def uses_characters(self) -> bool:
-        """Whether some trial has a vocabulary of type: char, which depends on the data."""
-        kinds = [variant.values["data.tokenizer.type"] for variant in self.by_variant.values()]
-        return any(kind == "char" or (isinstance(kind, Choice) and "char" in kind.values) for kind in kinds)
+    def tokenizers(self) -> dict[str, Tokenizer]:
+        """Those that are known before the search, by `catalog.tokenizer_name`: of a variant the one that it has.
+
+        Where it varies it, those of type: char, whose vocabularies no setting tells.
+        """
+        found = [one for variant in self.by_variant.values() for one in variant._tokenizers()]
+        return {tokenizer_name({f"data.tokenizer.{key}": value for key, value in one}): one for one in found}
+
+    def _tokenizers(self) -> list[Tokenizer]:
+        held = dict(self.data.tokenizer)
+        if not any(isinstance(value, Range) for value in held.values()):
+            return [Tokenizer.model_validate(held)]
+        if "char" not in _choices(held["type"]):
+            return []
+        return [
+            Tokenizer(type="char", normalization=form, vocabulary=vocabulary)
+            for form in _choices(held["normalization"])
+            for vocabulary in _choices(held["vocabulary"])
+        ]
 
     @property
     def short_names(self) -> dict[str, str]:
@@ -324,9 +349,15 @@ def asha_rungs(min_share: float, reduction_factor: int) -> tuple[float, ...]:
 def _overlaid(part: Part, over: Part) -> Part:
     """`part` with every key that is set in `over`."""
     given = {key: getattr(over, key) for key in over.model_fields_set}
-    if "type" in given and "vocab_size" not in given:  # that of another kind of tokenizer
-        given["vocab_size"] = Tokenizer.model_fields["vocab_size"].default
+    if "type" in given:
+        for key, kinds in TOKENIZER_KEYS.items():  # what belongs to another kind of tokenizer
+            if key not in given and not set(kinds) & set(_choices(given["type"])):
+                given[key] = Tokenizer.model_fields[key].default
     return part.model_copy(update=given)
+
+
+def _choices(held: Any) -> tuple[Any, ...]:
+    return held.values if isinstance(held, Choice) else (held,)
 
 
 def _standard(schema: Any) -> Any:

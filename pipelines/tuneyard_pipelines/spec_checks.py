@@ -15,16 +15,17 @@ from tuneyard_pipelines.catalog import (
     NAMED,
     TASK_DATA,
     TASKS,
-    TOKENIZERS_WITHOUT_SIZE,
+    TOKENIZER_KEYS,
     file_kind,
     hub_name,
     is_data_set,
 )
 from tuneyard_pipelines.constraints import ConstraintError
 from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.keys import Tokenizer
 from tuneyard_pipelines.sections import Part
 from tuneyard_pipelines.space import Space, constraint_of, needs_costs
-from tuneyard_pipelines.spec_yaml import Path, shown_value
+from tuneyard_pipelines.spec_yaml import Path, dotted, shown_value
 
 if TYPE_CHECKING:
     from tuneyard_pipelines.spec import SweepSpec
@@ -56,7 +57,7 @@ def problems(spec: SweepSpec) -> Iterator[Misfit]:
         yield from check(spec)
     named: set[tuple[Path, str]] = set()
     for name, variant in spec.by_variant.items():
-        for check in (_task, _budget, _trials, _grid, _metric, _asha, _tokenizer, _constraints):
+        for check in (_task, _budget, _trials, _grid, _metric, _asha, _tokenizer, _vocabulary, _constraints):
             for misfit in check(variant):
                 path = _where(misfit.path, spec, name)
                 if (path, misfit.message) not in named:
@@ -111,7 +112,8 @@ def _comparable(spec: SweepSpec) -> Iterator[Misfit]:
         measured = TASKS[spec.task].metrics
         comparable = [name for name in measured if not differing(METRICS[name].incomparable_over)]
         vary = f"{' and '.join(varied)} {'varies' if len(varied) == 1 else 'vary'}"
-        message = f"{spec.metric} cannot be compared while {vary}; use one of {', '.join(comparable)}"
+        remedy = f"use one of {', '.join(comparable)}" if comparable else f"give {' and '.join(varied)} one value"
+        message = f"{spec.metric} cannot be compared while {vary}; {remedy}"
         yield Misfit(("search", "metric"), message, (("search", "metric"), ("variants",), *map(_path, varied)))
 
 
@@ -323,20 +325,28 @@ def _columns(spec: SweepSpec, kind: str, reads: tuple[Path, ...]) -> Iterator[Mi
 
 
 def _tokenizer(spec: SweepSpec) -> Iterator[Misfit]:
-    kind, size = (spec.values[f"data.tokenizer.{name}"] for name in ("type", "vocab_size"))
-    here: Path = ("data", "tokenizer", "vocab_size")
-    default = 4000
-    reads = (here, ("data", "tokenizer", "type"))
+    kind = spec.values["data.tokenizer.type"]
     kinds = kind.values if isinstance(kind, ranges.Choice) else (kind,)
-    without = [str(name) for name in kinds if name in TOKENIZERS_WITHOUT_SIZE]
-    if len(without) == len(kinds) and size != default:
-        yield Misfit(here, "goes with type: bpe only; take it out, or set type: bpe", reads)
-    elif without and "data.tokenizer.vocab_size" in spec.ranges:
-        message = (
-            f"a range beside a range of type, and {without[0]} has no vocab_size: {without[0]} would be tried twice; "
-            "vary one of them"
-        )
-        yield Misfit(here, message, reads)
+    for name, fitting in TOKENIZER_KEYS.items():
+        here: Path = ("data", "tokenizer", name)
+        reads = (here, ("data", "tokenizer", "type"))
+        without = [str(each) for each in kinds if each not in fitting]
+        if len(without) == len(kinds) and spec.values[dotted(here)] != Tokenizer.model_fields[name].default:
+            message = f"goes with type: {', '.join(fitting)} only; take it out, or set type: {fitting[0]}"
+            yield Misfit(here, message, reads)
+        elif without and dotted(here) in spec.ranges:
+            message = (
+                f"a range beside a range of type, and {without[0]} has no {name}: {without[0]} would be tried twice; "
+                "vary one of them"
+            )
+            yield Misfit(here, message, reads)
+
+
+def _vocabulary(spec: SweepSpec) -> Iterator[Misfit]:
+    here: Path = ("data", "tokenizer", "vocabulary")
+    if spec.task != "translation" and spec.values[dotted(here)] != "joint":
+        message = f"goes with task: translation only; {spec.task} has one kind of text: take it out"
+        yield Misfit(here, message, (here, ("task",)))
 
 
 def _constraints(spec: SweepSpec) -> Iterator[Misfit]:

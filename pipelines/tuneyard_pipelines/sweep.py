@@ -34,6 +34,7 @@ from tuneyard_pipelines import architectures, budget, control, data, promotion, 
 from tuneyard_pipelines.cluster import cluster, fitting, nodes, quiet, request
 from tuneyard_pipelines.data.prepare import Progress
 from tuneyard_pipelines.errors import InputError, TuneyardError, UnreachableError, first_line
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.journal import (
     FULL,
     AttemptEnded,
@@ -51,7 +52,7 @@ from tuneyard_pipelines.lease import Lease
 from tuneyard_pipelines.leg import Leg
 from tuneyard_pipelines.plan import Machine, runnable
 from tuneyard_pipelines.searcher import LegSearcher, rules
-from tuneyard_pipelines.spec import SweepSpec, Tokenizer
+from tuneyard_pipelines.spec import SweepSpec
 from tuneyard_pipelines.watchdog import last_words
 
 log = logging.getLogger(__name__)
@@ -82,8 +83,8 @@ def run(
     runnable(spec)
     spec = spec.model_copy(update={"data": data.pinned(spec.data)})
     prepared = data.prepare(spec.data, spec.seed, home / "data", spec.task, preparing)
-    characters = _encode(prepared, spec, preparing)
-    runnable(spec, Machine(characters=characters, exact=True))  # now that the vocabulary is known
+    vocabularies = _encode(prepared, spec, preparing)
+    runnable(spec, Machine(vocabularies=vocabularies, exact=True))  # now that the vocabulary is known
     tracking.connect(tracking_uri)
     folder = SweepFolder(home / "sweeps" / sweep_id)
     with cluster(spec.resources):
@@ -101,7 +102,7 @@ def run(
                 examples=prepared.examples,
                 left_out=prepared.left_out,
                 findings=[one.to_dict() for one in prepared.findings],
-                characters=characters,
+                vocabularies=vocabularies,
                 forecast=forecast or {},
             )
         )
@@ -153,14 +154,9 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
         lease.release()
 
 
-def _encode(prepared: data.PreparedData, spec: SweepSpec, preparing: Progress) -> int | None:
-    """Make the tokens that trials will look for, where it is known which; the size of the vocabulary of type: char."""
-    for variant in spec.by_variant.values():
-        if not any(key.startswith("data.tokenizer.") for key in variant.ranges):
-            data.encode(prepared, Tokenizer.model_validate(variant.data.tokenizer.model_dump()), preparing)
-    if not spec.uses_characters:
-        return None
-    return data.encode(prepared, Tokenizer(type="char"), preparing).tokenizer.vocab_size
+def _encode(prepared: data.PreparedData, spec: SweepSpec, preparing: Progress) -> dict[str, VocabSizes]:
+    """Make the tokens that trials will look for, where it is known which; the sizes of their vocabularies."""
+    return {name: data.encode(prepared, tokenizer, preparing).sizes for name, tokenizer in spec.tokenizers.items()}
 
 
 def _prepare_again(header: Header) -> None:
@@ -236,7 +232,7 @@ def _train_and_choose(
 def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, signals: _Signals) -> LegSearcher:
     """Run legs until nothing is left to run, the sweep must end, or a signal comes; the searcher knows which."""
     while True:
-        searcher = LegSearcher(journal, header.spec, journal.state.attempt, now_ms, header.characters)
+        searcher = LegSearcher(journal, header.spec, journal.state.attempt, now_ms, header.vocabularies)
         signals.searcher = searcher
         with _ends_in_time(journal, header, searcher):
             if searcher.finishing is None:

@@ -34,6 +34,7 @@ from tuneyard_pipelines.data.stream import Cursor
 from tuneyard_pipelines.errors import UNWRITABLE, TuneyardError, first_line
 from tuneyard_pipelines.evaluate import score_test
 from tuneyard_pipelines.evidence import Evidence
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.journal import SAMPLES, Header, SweepFolder
 from tuneyard_pipelines.leg import NO_SPACE, Leg, LegResult, stands
 from tuneyard_pipelines.metrics import MetricFile, MetricValue
@@ -95,8 +96,8 @@ def score_and_pack(folder: str, trial: str) -> tuple[Evidence, str]:
         raise TuneyardError(f"trial {trial}: no whole checkpoint with a finite score is left in {place.trial(trial)}")
     prepared = PreparedData.open(header.data)
     encoded = encode(prepared, config.tokenizer)
-    network = load_network(best, config, encoded.tokenizer.vocab_size)
-    package.pack(place.model(trial), network, encoded.tokenizer, config)
+    network = load_network(best, config, encoded.sizes)
+    package.pack(place.model(trial), network, encoded.tokenizers, config)
     model = package.digest(place.model(trial))
     found = evidence.read(place.evidence(trial))
     if found is None or found.model not in ("", model):
@@ -107,9 +108,9 @@ def score_and_pack(folder: str, trial: str) -> tuple[Evidence, str]:
     return found, model
 
 
-def load_network(checkpoint: Checkpoint, config: TrialConfig, vocab_size: int) -> nn.Module:
+def load_network(checkpoint: Checkpoint, config: TrialConfig, sizes: VocabSizes) -> nn.Module:
     """The network as it was at a checkpoint."""
-    network = build_network(config, vocab_size)
+    network = build_network(config, sizes)
     state = torch.load(checkpoint.state, map_location="cpu", weights_only=True)["state_dict"]
     network.load_state_dict({key.removeprefix("network."): value for key, value in state.items()})
     return network
@@ -171,7 +172,7 @@ class _Run:
         encoded = encode(prepared, self.config.tokenizer)
         self.objective = objective(self.config, prepared, encoded)
         self.stream = self.objective.stream
-        self.network = build_network(self.config, encoded.tokenizer.vocab_size)
+        self.network = build_network(self.config, encoded.sizes)
         self.module = self.objective.module(self.network)
         self.finish: Finish | None = None
         self._looked_s = 0.0

@@ -21,10 +21,11 @@ from tuneyard.progress import OnProgress, telling
 from tuneyard.results import Sweep, open_sweep
 from tuneyard_pipelines import tracking
 from tuneyard_pipelines.errors import InputError, TuneyardError
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.plan import Machine, Plan, extremes, plan, runnable
 from tuneyard_pipelines.report import TRAINING
-from tuneyard_pipelines.spec import SweepSpec, Tokenizer, load
+from tuneyard_pipelines.spec import SweepSpec, load
 
 if TYPE_CHECKING:
     from tuneyard_pipelines.package import TextModel as TextModel
@@ -157,8 +158,8 @@ def _forecast(planned: Plan) -> dict[str, float]:
 
 
 def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:
-    """What there is to know for a plan: this machine, the data's characters, and the speed of training."""
-    characters, exact = _characters(spec, home)
+    """What there is to know for a plan: this machine, the data's vocabularies, and the speed of training."""
+    vocabularies, exact = _vocabularies(spec, home)
     resources = spec.resources
     memory_bytes = psutil.virtual_memory().total
     cores = os.cpu_count() or 1
@@ -166,7 +167,7 @@ def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:
     if resources.gpus_per_worker:
         slots = 1  # how many GPUs there are is not known here
     machine = Machine(
-        characters=characters,
+        vocabularies=vocabularies,
         exact=exact,
         slots=min(slots, spec.search.max_concurrent_trials or slots),
         memory_bytes=None if os.environ.get("RAY_ADDRESS") else memory_bytes,  # trials may run elsewhere
@@ -188,13 +189,18 @@ def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:
     return replace(machine, speed=speed)
 
 
-def _characters(spec: SweepSpec, home: Path) -> tuple[int | None, bool]:
-    """How many ids type: char will have where some trial uses it, and whether that is exact."""
-    if not spec.uses_characters:
-        return None, True
+def _vocabularies(spec: SweepSpec, home: Path) -> tuple[dict[str, VocabSizes], bool]:
+    """How many ids tokenizers will have where their settings do not tell, and whether all of that is exact."""
     from tuneyard_pipelines import data
 
-    return data.count_vocabulary(spec.data, Tokenizer(type="char"), home / "data", seed=spec.seed, task=spec.task)
+    found: dict[str, VocabSizes] = {}
+    whole = True
+    for name, tokenizer in spec.tokenizers.items():
+        sizes, exact = data.count_vocabulary(spec.data, tokenizer, home / "data", seed=spec.seed, task=spec.task)
+        if exact or tokenizer.type == "char":
+            found[name] = sizes
+            whole = whole and exact
+    return found, whole
 
 
 def load_model(name: str, *, home: Path | None = None, mlflow: str | None = None) -> TextModel:

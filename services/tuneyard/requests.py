@@ -62,7 +62,7 @@ def add(folder: SweepFolder, points: Sequence[str]) -> list[Request]:
                 f"--point {text}: " + (f"variant must be one of {variants}" if variants else "there are no variants")
             )
         try:
-            space = Space(header.spec.variant(name), characters=header.characters)
+            space = Space(header.spec.variant(name), vocabularies=header.vocabularies)
             point = space.read_point(written)
         except ValueError as error:
             raise InputError(f"--point {text}: {error}") from None

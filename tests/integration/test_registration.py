@@ -17,6 +17,7 @@ from mlflow.exceptions import MlflowException
 from tuneyard import local, registry
 from tuneyard_pipelines import data, evidence, package, registration, tracking
 from tuneyard_pipelines.build import build_network
+from tuneyard_pipelines.data.text_tokenizer import sizes
 from tuneyard_pipelines.errors import InputError, RefusedError, TuneyardError
 from tuneyard_pipelines.journal import WinnerScored
 from tuneyard_pipelines.registration import CANDIDATE, best_version, settle_candidate
@@ -218,8 +219,8 @@ def won(make_sweep: MakeSweep, client: MlflowClient, name: str, prepared: data.P
     config = sweep.folder.header().spec.at({"model.num_heads": 2})
     encoded = data.encode(prepared, config.tokenizer)
     torch.manual_seed(0)
-    network = build_network(config, encoded.tokenizer.vocab_size)
-    package.pack(sweep.folder.model("t001"), network, encoded.tokenizer, config)
+    network = build_network(config, encoded.sizes)
+    package.pack(sweep.folder.model("t001"), network, encoded.tokenizers, config)
     found = evidence.write(
         sweep.folder.evidence("t001"),
         {"id": [1, 2]},
@@ -340,7 +341,7 @@ def test_g8_a_registered_model_whose_files_were_changed_is_refused(
     assert package.load(place)
     if changed == "manifest.json":  # another model, whole in itself
         held = package.load(place)
-        package.pack(place, build_network(held.config, held.tokenizer.vocab_size), held.tokenizer, held.config)
+        package.pack(place, build_network(held.config, sizes(held.tokenizers)), held.tokenizers, held.config)
         assert package.load(place)
     else:
         content = bytearray((place / changed).read_bytes())

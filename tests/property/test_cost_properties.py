@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder, TransformerConfig
 from tuneyard_pipelines import cost
+from tuneyard_pipelines.formulas import VocabSizes
 
 CONFIGS = st.builds(
     lambda heads, width, **sizes: TransformerConfig(d_model=2 * heads * width, num_heads=heads, **sizes),
     heads=st.integers(1, 8),
     width=st.integers(1, 24),
     vocab_size=st.integers(1, 70_000),
+    source_vocab_size=st.none() | st.integers(1, 70_000),
     num_layers=st.integers(1, 4),
     max_length=st.integers(1, 3_000),
     d_ff=st.none() | st.integers(1, 600),
@@ -42,7 +44,8 @@ def count(network):
 def test_transformer_parameters_are_those_of_the_built_model(config):
     with torch.device("meta"):
         network = EncoderDecoder(config)
-    assert cost.parameters(values("transformer", config), config.vocab_size) == count(network)
+    sizes = VocabSizes(config.vocab_size, config.source_vocab_size)
+    assert cost.parameters(values("transformer", config), sizes) == count(network)
 
 
 @settings(max_examples=200)
@@ -50,4 +53,4 @@ def test_transformer_parameters_are_those_of_the_built_model(config):
 def test_gpt_parameters_are_those_of_the_built_model(config):
     with torch.device("meta"):
         network = DecoderOnly(config)
-    assert cost.parameters(values("gpt", config), config.vocab_size) == count(network)
+    assert cost.parameters(values("gpt", config), VocabSizes(config.vocab_size)) == count(network)

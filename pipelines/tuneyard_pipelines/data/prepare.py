@@ -1,7 +1,7 @@
 """Data made ready once and kept in files that trials map into memory: texts by split, token ids by tokenizer.
 
     CACHE/FINGERPRINT/          train/ validation/ test/ (id, source, target; or id, text)
-        tokens/TYPE-SETTINGS/   tokenizer.json, train/ validation/ test/ (token ids, as `tokens` keeps them)
+        tokens/TYPE-SETTINGS/   tokenizer.json or one for each column, train/ validation/ test/ (as `tokens` keeps ids)
 
 A fingerprint covers the source's content, not its path: a changed file is prepared anew, a moved one is not.
 """
@@ -10,38 +10,47 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
 import math
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers
 
-from tuneyard_pipelines.catalog import BYTE_VOCAB_SIZE, TASK_DATA, expected_vocab_size
+from tuneyard_pipelines.catalog import TASK_DATA, TOKENIZER_KEYS, vocab_sizes
 from tuneyard_pipelines.data import arrow, folders, sources
 from tuneyard_pipelines.data.errors import DataError
 from tuneyard_pipelines.data.examples import Finding, Tally, findings_of, refuse
 from tuneyard_pipelines.data.splits import SPLITS, Assignment, Ledger
-from tuneyard_pipelines.data.text_tokenizer import SPECIALS, TextTokenizer
+from tuneyard_pipelines.data.text_tokenizer import (
+    SPECIALS,
+    UNK,
+    TextTokenizer,
+    load_tokenizers,
+    normalized,
+    save_tokenizers,
+    segmenter_version,
+    sizes,
+)
 from tuneyard_pipelines.data.tokens import EncodedSplit, TokenWriter
+from tuneyard_pipelines.formulas import VocabSizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import datasets
 
     from tuneyard_pipelines.spec import DataSpec, Tokenizer
 
 _FORMAT = 2
-_TOKENS_FORMAT = 2
+_TOKENS_FORMAT = 3
 _TOLD_EVERY = 1000
 _COUNTED_CHARACTERS = 1 << 24
 _DIGESTED_BYTES = 128 << 20
-_TOKENIZER_FILE = "tokenizer.json"
+_SIZING = ("type", "vocab_size", "normalization", "segmenter", "vocabulary")  # what tells the size of a vocabulary
 
 
 Progress = Callable[[str, float], None]
@@ -90,16 +99,38 @@ class PreparedData:
 
 
 @dataclass(frozen=True)
+class TokenCounts:
+    """Of the texts of a column: their tokens, how many of these are unknown, and for how many characters they stand."""
+
+    tokens: int
+    unknown: int
+    unknown_characters: int
+
+
+@dataclass(frozen=True)
 class EncodedData:
-    """Token ids by split, without special tokens, and the tokenizer that gave them."""
+    """Token ids by split, without special tokens, and the tokenizer of each column: the same one where it is joint.
+
+    `counts` are by split and column.
+    """
 
     folder: Path
-    columns: tuple[str, ...]
-    tokenizer: TextTokenizer
+    tokenizers: Mapping[str, TextTokenizer]
+    counts: Mapping[str, Mapping[str, TokenCounts]]
 
     def split(self, name: str) -> EncodedSplit:
         """The split `name`, memory-mapped: the token ids of each text."""
-        return EncodedSplit.open(self.folder / name, self.columns)
+        return EncodedSplit.open(self.folder / name, tuple(self.tokenizers))
+
+    @property
+    def sizes(self) -> VocabSizes:
+        """How many ids a model needs."""
+        return sizes(self.tokenizers)
+
+    def unknown_share(self, split: str) -> float:
+        """The share of unknown tokens among those of a split, all columns together."""
+        counts = self.counts[split].values()
+        return sum(count.unknown for count in counts) / max(sum(count.tokens for count in counts), 1)
 
 
 def prepare(
@@ -131,7 +162,7 @@ def prepare(
 
 
 def encode(prepared: PreparedData, config: Tokenizer, progress: Progress = lambda doing, share: None) -> EncodedData:
-    """Learn the tokenizer of `config` on the training split, all columns together, and encode every split by it.
+    """Learn the tokenizer of `config` on the training split, or one for each column, and encode every split by it.
 
     Kept below the prepared data's folder, with the same promises as `prepare`. Raises DataError like it.
     """
@@ -140,47 +171,100 @@ def encode(prepared: PreparedData, config: Tokenizer, progress: Progress = lambd
 
     def fill(partial: Path) -> dict[str, Any]:
         progress(f"learning a vocabulary ({config.type})", math.nan)
-        train = arrow.batches(prepared.folder / "train")
-        learned = (text for rows in train for column in prepared.columns for text in rows[column])
-        tokenizer = TextTokenizer.train(learned, config)
-        tokenizer.save(partial / _TOKENIZER_FILE)
+        tokenizers = _learned(prepared, config)
+        save_tokenizers(tokenizers, partial)
         done, total = 0, sum(prepared.examples.values())
+        counts = {}
         for name in SPLITS:
-            with TokenWriter(partial / name, prepared.columns, tokenizer.vocab_size) as writer:
+            with _Encoder(partial / name, tokenizers) as encoder:
                 for rows in arrow.batches(prepared.folder / name):
-                    texts = {column: tokenizer.encode_batch(rows[column]) for column in prepared.columns}
-                    writer.append(rows["id"], texts)
+                    encoder.append(rows)
                     done += len(rows["id"])
                     progress(f"cutting texts into tokens ({config.type})", done / total)
-        return {**made_by, "vocab_size_reached": tokenizer.vocab_size}
+            counts[name] = {column: asdict(count) for column, count in encoder.counts.items()}
+        return {**made_by, "sizes": asdict(sizes(tokenizers)), "counts": counts}
 
-    folders.build(folder, fill)
-    return EncodedData(folder, prepared.columns, TextTokenizer.load(folder / _TOKENIZER_FILE))
+    facts = folders.build(folder, fill)
+    counts = {
+        name: {column: TokenCounts(**count) for column, count in columns.items()}
+        for name, columns in facts["counts"].items()
+    }
+    return EncodedData(folder, load_tokenizers(folder, prepared.columns), counts)
 
 
 def count_vocabulary(
     data: DataSpec, config: Tokenizer, cache: Path, *, seed: int, task: str = "translation"
-) -> tuple[int, bool]:
-    """How many ids the tokenizer has, special ones included, and whether that is the exact number.
+) -> tuple[VocabSizes, bool]:
+    """How many ids the tokenizers have, special ones included, and whether those are the exact numbers.
 
-    Exact where the encoded data lies in `cache`, and for bytes; else bpe's largest, or the characters in the first part
-    of the source. Raises DataError for a source that cannot be used.
+    Exact where the encoded data lies in `cache`, and for bytes; else the largest of word, bpe and unigram, or the
+    characters in the first part of the source. Raises DataError for a source that cannot be used.
     """
+    expected = vocab_sizes({f"data.tokenizer.{key}": getattr(config, key) for key in _SIZING}, {})
     if config.type == "byte":
-        return BYTE_VOCAB_SIZE, True
+        return expected, True
     data = sources.local(data, cache)
     if _quickly_digested(data) and (facts := folders.read(_tokens(_place(data, task, seed, cache).folder, config))):
-        return facts["vocab_size_reached"], True
-    if (expected := expected_vocab_size(config)) is not None:
+        return VocabSizes(**facts["sizes"]), True
+    if config.type != "char":
         return expected, False
-    alphabet: set[str] = set()
+    alphabets: list[set[str]] = [set() for _ in TASK_DATA[task].columns]
     counted = 0
-    for text in itertools.chain.from_iterable(sources.beginning(data, task, seed)):
-        alphabet.update(text[:_COUNTED_CHARACTERS])
-        counted += len(text)
+    for texts in sources.beginning(data, task, seed):
+        for alphabet, text in zip(alphabets, texts, strict=True):
+            alphabet.update(normalized(text[:_COUNTED_CHARACTERS], config))
+            counted += len(text)
         if counted >= _COUNTED_CHARACTERS:
             break
-    return len(SPECIALS) + len(alphabet), False
+    if config.vocabulary == "separate":
+        return VocabSizes(len(SPECIALS) + len(alphabets[-1]), len(SPECIALS) + len(alphabets[0])), False
+    return VocabSizes(len(SPECIALS) + len(set().union(*alphabets))), False
+
+
+def _learned(prepared: PreparedData, config: Tokenizer) -> dict[str, TextTokenizer]:
+    train = prepared.folder / "train"
+    if config.vocabulary == "separate":
+        return {column: TextTokenizer.train(_Texts(train, (column,)), config) for column in prepared.columns}
+    return dict.fromkeys(prepared.columns, TextTokenizer.train(_Texts(train, prepared.columns), config))
+
+
+class _Texts:
+    """The texts of some columns, row by row, as often as they are asked for; never all in memory."""
+
+    def __init__(self, folder: Path, columns: Sequence[str]) -> None:
+        self._folder, self._columns = folder, columns
+
+    def __iter__(self) -> Iterator[str]:
+        for rows in arrow.batches(self._folder):
+            for texts in zip(*(rows[column] for column in self._columns), strict=True):
+                yield from texts
+
+
+class _Encoder:
+    """Appends the tokens of rows to a split, and counts them. Used as a context manager."""
+
+    def __init__(self, folder: Path, tokenizers: Mapping[str, TextTokenizer]) -> None:
+        self._tokenizers = tokenizers
+        self._writer = TokenWriter(folder, tuple(tokenizers), max(one.vocab_size for one in tokenizers.values()))
+        self.counts = dict.fromkeys(tokenizers, TokenCounts(0, 0, 0))
+
+    def __enter__(self) -> _Encoder:
+        self._writer.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._writer.__exit__(*exception)
+
+    def append(self, rows: Mapping[str, list[Any]]) -> None:
+        ids = {column: tokenizer.encode_batch(rows[column]) for column, tokenizer in self._tokenizers.items()}
+        self._writer.append(rows["id"], ids)
+        for column, tokenizer in self._tokenizers.items():
+            before = self.counts[column]
+            self.counts[column] = TokenCounts(
+                before.tokens + sum(map(len, ids[column])),
+                before.unknown + sum(row.count(UNK) for row in ids[column]),
+                before.unknown_characters + sum(map(tokenizer.unknown_characters, rows[column], ids[column])),
+            )
 
 
 def _quickly_digested(data: DataSpec) -> bool:
@@ -200,8 +284,14 @@ class _Place(NamedTuple):
 
 
 def _made_by(config: Tokenizer) -> dict[str, Any]:
-    settings = {"type": config.type, "vocab_size": config.vocab_size if config.type == "bpe" else None}
-    return {"format": _TOKENS_FORMAT, "tokenizers": tokenizers.__version__, **settings}
+    sized = config.type in TOKENIZER_KEYS["vocab_size"]
+    settings = {"type": config.type, "vocab_size": config.vocab_size if sized else None}
+    cut = {
+        "normalization": config.normalization,
+        "segmenter": segmenter_version(config.segmenter),
+        "vocabulary": config.vocabulary,
+    }
+    return {"format": _TOKENS_FORMAT, "tokenizers": tokenizers.__version__, **settings, **cut}
 
 
 def _tokens(folder: Path, config: Tokenizer) -> Path:

@@ -20,7 +20,7 @@ import torch
 
 from tuneyard_modules.language_modeling import LanguageBatch
 from tuneyard_pipelines.data.stream import Budget, Stream
-from tuneyard_pipelines.data.text_tokenizer import BOS, EOS, PAD, UNK
+from tuneyard_pipelines.data.text_tokenizer import BOS, EOS, PAD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,12 +99,12 @@ def per_document(encoded_split: EncodedSplit, values_N: NDArray[np.floating]) ->
     return np.add.reduceat(values_N, np.append(0, ends[:-1]))
 
 
-def unknown_bits(encoded_split: EncodedSplit) -> float:
-    """What the tokens that a tokenizer does not know would cost: a uniform guess among all of Unicode for each.
+def unknown_bits(characters: int) -> float:
+    """What the characters that a tokenizer has no token for would cost: a uniform guess among all of Unicode for each.
 
-    To be added to the bits of a split, so that a small alphabet does not pass for a good model.
+    To be added to the bits of a split, so that a small vocabulary does not pass for a good model.
     """
-    return float(np.count_nonzero(_Text(encoded_split).flat == UNK) * math.log2(_CODE_POINTS))
+    return characters * math.log2(_CODE_POINTS)
 
 
 class _Text:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 
 from tuneyard_pipelines import cost
-from tuneyard_pipelines.catalog import GUESSED_CHARACTERS, vocab_size
+from tuneyard_pipelines.catalog import vocab_sizes
 from tuneyard_pipelines.journal import AttemptEnded, AttemptStarted, Header, SweepFolder, SweepState, Tail, TrialState
 from tuneyard_pipelines.metrics import MetricReader
 from tuneyard_pipelines.report.trials import CurvePoint, Sweep, Trial
@@ -59,7 +59,7 @@ def _trial(folder: SweepFolder, header: Header, state: SweepState, trial: TrialS
         score=trial.score,
         share=max(scores, default=0.0),
         tokens=trial.tokens,
-        parameters=cost.parameters(values, vocab_size(values, header.characters or GUESSED_CHARACTERS)),
+        parameters=cost.parameters(values, vocab_sizes(values, header.vocabularies)),
         seconds=trial.trained_ms / 1000,
         scores=scores,
         curves=_curves(folder, state, trial, {spec.metric, _LOSS, _SPEED}),

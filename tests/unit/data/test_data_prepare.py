@@ -35,6 +35,9 @@ FORK = multiprocessing.get_context("fork")  # spares each process the imports
 class Config:
     type: str = "char"
     vocab_size: int = 300
+    normalization: str = "nfc"
+    segmenter: str = "none"
+    vocabulary: str = "joint"
 
 
 def dates_or(source: str = "builtin/dates", **keys: object) -> DataSpec:
@@ -321,8 +324,8 @@ def test_encoded_splits(tmp_path):
         assert ids.ids.tolist() == raw["id"][:]
         for side in ("source", "target"):
             if name == "train":
-                assert [encoded.tokenizer.decode(row) for row in ids[side]] == raw[side][:]
-            assert list(ids[side]) == encoded.tokenizer.encode_batch(raw[side][:])
+                assert [encoded.tokenizers[side].decode(row) for row in ids[side]] == raw[side][:]
+            assert list(ids[side]) == encoded.tokenizers[side].encode_batch(raw[side][:])
     assert encoded.folder.is_relative_to(prepared.folder)
     assert PreparedData.open(prepared.folder) == prepared
 
@@ -346,8 +349,8 @@ def test_the_tokenizer_learns_from_training_only(tmp_path):
     path.write_text("".join(f"{chr(0x4E00 + number)}\t{chr(0x5E00 + number)}\n" for number in range(100)))
     prepared = prepare(dates_or(source=str(path)), 1, tmp_path / "cache")
     encoded = encode(prepared, Config())
-    assert encoded.tokenizer.vocab_size == 4 + 2 * prepared.examples["train"]
-    assert all(encoded.tokenizer.unknown_share(source) == 1.0 for source, _ in texts(prepared, "test"))
+    assert encoded.sizes.target == 4 + 2 * prepared.examples["train"]
+    assert all(encoded.tokenizers["source"].unknown_share(source) == 1.0 for source, _ in texts(prepared, "test"))
 
 
 def test_encoded_once_for_each_setting(tmp_path):
@@ -357,18 +360,17 @@ def test_encoded_once_for_each_setting(tmp_path):
     ]
     assert folders[0] == folders[1]
     assert len(set(folders)) == 3
-    assert encode(prepared, Config("bpe", 280)).tokenizer.vocab_size == 280
+    assert encode(prepared, Config("bpe", 280)).sizes.target == 280
 
 
 def test_silent_without_torch_and_with_nothing_in_the_home(tmp_path):
     script = """
 import pathlib, sys
-from types import SimpleNamespace as Some
 from tuneyard_pipelines.data import encode, prepare
-from tuneyard_pipelines.spec import DataSpec
+from tuneyard_pipelines.spec import DataSpec, Tokenizer
 data = DataSpec(source="builtin/dates", examples=400)
 prepared = prepare(data, 1, pathlib.Path(sys.argv[1]))
-prepared.split("train")[:], encode(prepared, Some(type="char")).split("train")
+prepared.split("train")[:], encode(prepared, Tokenizer(type="char")).split("train")
 print({"torch", "tensorflow"} & set(sys.modules))
 """
     (tmp_path / "home").mkdir()

@@ -21,6 +21,9 @@ NAMES = ("train", "validation", "test")
 class Config:
     type: str = "byte"
     vocab_size: int = 300
+    normalization: str = "nfc"
+    segmenter: str = "none"
+    vocabulary: str = "joint"
 
 
 def tenths(source: str) -> DataSpec:
@@ -32,7 +35,9 @@ def language(data: DataSpec, cache: Path, seed: int = 1) -> PreparedData:
 
 
 def counted(data: DataSpec, config: Config, cache: Path) -> tuple[int, bool]:
-    return count_vocabulary(data, config, cache, seed=1, task="language_modeling")
+    sizes, exact = count_vocabulary(data, config, cache, seed=1, task="language_modeling")
+    assert sizes.source is None
+    return sizes.target, exact
 
 
 @pytest.fixture
@@ -90,7 +95,7 @@ def test_the_standard_library_is_encoded_by_bytes(python):
         assert list(split.columns) == ["text"]
         assert split["text"].flat.dtype == "uint16"
         assert len(split["text"].flat) == python.text_bytes[name]
-        assert encoded.tokenizer.decode(split["text"][3]) == python.split(name)[3]["text"]
+        assert encoded.tokenizers["text"].decode(split["text"][3]) == python.split(name)[3]["text"]
 
 
 def test_a_tokenizer_learns_from_training_documents_only(tmp_path):
@@ -98,7 +103,7 @@ def test_a_tokenizer_learns_from_training_documents_only(tmp_path):
     path.write_text("\n".join(chr(0x4E00 + number) for number in range(100)))
     prepared = language(tenths(str(path)), tmp_path / "cache")
     encoded = encode(prepared, Config("char"))
-    assert encoded.tokenizer.vocab_size == 4 + prepared.examples["train"]
+    assert encoded.sizes.target == 4 + prepared.examples["train"]
     assert all(ids == [UNK] for ids in encoded.split("test")["text"])
 
 
@@ -143,14 +148,14 @@ def test_data_that_was_prepared_before_columns_were_kept_is_found_again(tmp_path
     assert prepare(tenths("builtin/dates"), 1, tmp_path) == replace(first, text_bytes={}, version="", findings=())
 
 
-@pytest.mark.parametrize("kind", ["char", "bpe", "byte"])
+@pytest.mark.parametrize("kind", ["char", "word", "byte", "bpe", "unigram"])
 def test_a_vocabulary_is_known_once_the_data_is_encoded(poems, tmp_path, kind):
     cache = tmp_path / "cache"
     config = Config(kind, 290)
     before, exact = counted(poems, config, cache)
     assert exact == (kind == "byte")
     assert not cache.exists()
-    size = encode(language(poems, cache), config).tokenizer.vocab_size
+    size = encode(language(poems, cache), config).sizes.target
     assert counted(poems, config, cache) == (size, True)
     assert before >= size
 
@@ -159,7 +164,7 @@ def test_characters_are_counted_in_a_first_part(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text("ab\n" * 10 + "cafe\u0301\n" * 10)
     assert counted(tenths(str(path)), Config("char"), tmp_path) == (4 + len("abcf\u00e9"), False)
-    assert count_vocabulary(tenths("builtin/dates"), Config("char"), tmp_path, seed=1)[0] > 100
+    assert count_vocabulary(tenths("builtin/dates"), Config("char"), tmp_path, seed=1)[0].target > 100
     monkeypatch.setattr(sys.modules["tuneyard_pipelines.data.prepare"], "_COUNTED_CHARACTERS", 15)
     assert counted(tenths(str(path)), Config("char"), tmp_path) == (4 + 2, False)
 
@@ -175,5 +180,5 @@ def test_tang_quatrains(tmp_path):
     prepared = language(data, tmp_path)
     encoded = encode(prepared, Config("char"))
     assert prepared.text_bytes["test"] / sum(prepared.text_bytes.values()) == pytest.approx(0.1, abs=0.001)
-    assert counted(data, Config("char"), tmp_path) == (encoded.tokenizer.vocab_size, True)
-    assert encoded.tokenizer.decode(encoded.split("train")["text"][0]) == prepared.split("train")[0]["text"]
+    assert counted(data, Config("char"), tmp_path) == (encoded.sizes.target, True)
+    assert encoded.tokenizers["text"].decode(encoded.split("train")["text"][0]) == prepared.split("train")[0]["text"]

@@ -11,12 +11,13 @@ import torch
 from tuneyard_pipelines import calibration
 from tuneyard_pipelines.cost import flops_per_token
 from tuneyard_pipelines.errors import TuneyardError
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.spec import TrialConfig
 
-VOCAB = 20
+VOCAB = VocabSizes(20)
 
 
-def point(d_model: int = 8, **training: float) -> tuple[TrialConfig, int]:
+def point(d_model: int = 8, **training: float) -> tuple[TrialConfig, VocabSizes]:
     model = {
         "architecture": "transformer",
         "positions": "sinusoidal",

@@ -63,7 +63,7 @@ def nearly_right(prepared: PreparedData, encoded: EncodedData, monkeypatch: pyte
     said[0] = ""
     length = 16
     by_source = {
-        tuple(encoded.tokenizer.encode(source)[: length - 1]): encoded.tokenizer.encode(text)
+        tuple(encoded.tokenizers["source"].encode(source)[: length - 1]): encoded.tokenizers["target"].encode(text)
         for source, text in zip(split["source"], said, strict=True)
     }
     assert len(by_source) == len(said)
@@ -88,7 +88,7 @@ def test_sums_over_the_examples_give_the_scores_of_sacrebleu(
     tmp_path: Path, prepared: PreparedData, encoded: EncodedData, config: TrialConfig, nearly_right: list[str]
 ) -> None:
     torch.manual_seed(1)
-    network = build_network(config, encoded.tokenizer.vocab_size)
+    network = build_network(config, encoded.sizes)
     batches: list[int] = []
     found = evaluate.score_test(network, config, prepared, encoded, tmp_path, "digest", lambda: batches.append(1))
     table = columns(tmp_path)
@@ -126,7 +126,7 @@ def test_likelihoods_are_those_of_each_example_alone(
     tmp_path: Path, prepared: PreparedData, encoded: EncodedData, config: TrialConfig, nearly_right: list[str]
 ) -> None:
     torch.manual_seed(1)
-    network = build_network(config, encoded.tokenizer.vocab_size)
+    network = build_network(config, encoded.sizes)
     evaluate.score_test(network, config, prepared, encoded, tmp_path)
     table, split = columns(tmp_path), encoded.split("test")
     network.eval()

@@ -203,12 +203,12 @@ def test_a_journal_of_before_variants_and_requests_is_still_read(tmp_path: Path)
 def test_a_header_of_before_forecasts_is_still_read(make_folder: MakeFolder) -> None:
     folder = make_folder()
     written = json.loads((folder.path / "sweep.json").read_text())
-    for later in ("examples", "left_out", "characters", "forecast", "findings"):
+    for later in ("examples", "left_out", "vocabularies", "forecast", "findings"):
         del written[later]
     del written["spec"]["variants"], written["spec"]["budget"], written["spec"]["search"]["include"]
     (folder.path / "sweep.json").write_text(json.dumps(written))
     header = folder.header()
-    assert (header.characters, header.forecast, header.examples, header.left_out) == (None, {}, {}, 0)
+    assert (header.vocabularies, header.forecast, header.examples, header.left_out) == ({}, {}, {}, 0)
     assert header.spec == make_folder(sweep_id="new").header().spec
 
 

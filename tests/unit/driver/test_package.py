@@ -12,11 +12,14 @@ import torch
 from tuneyard_pipelines import package, spec
 from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.data import TextTokenizer
+from tuneyard_pipelines.data.text_tokenizer import sizes
 from tuneyard_pipelines.errors import InputError, RefusedError
-from tuneyard_pipelines.package import MANIFEST, MODEL, TOKENIZER, WEIGHTS, TextModel
+from tuneyard_pipelines.formulas import VocabSizes
+from tuneyard_pipelines.package import MANIFEST, MODEL, WEIGHTS, TextModel
 from tuneyard_pipelines.spec import TrialConfig
 
 TEXTS = ["12 mai 1999", "", "一九九九年", "x" * 500, "May 1st, 2001"]
+TOKENIZER = "tokenizer.json"
 FILES = {WEIGHTS, TOKENIZER, MODEL, MANIFEST}
 
 
@@ -38,13 +41,13 @@ search: {trials: 1}
 def model(config: TrialConfig) -> TextModel:
     torch.manual_seed(0)
     tokenizer = TextTokenizer.train(["12 mai 1999", "may 1st, 2001", "一九九八年"], config.tokenizer)
-    network = build_network(config, tokenizer.vocab_size)
-    return TextModel(network.eval(), tokenizer, config)
+    network = build_network(config, VocabSizes(tokenizer.vocab_size))
+    return TextModel(network.eval(), {"source": tokenizer, "target": tokenizer}, config)
 
 
 @pytest.fixture
 def packed(model: TextModel, tmp_path: Path) -> Path:
-    package.pack(tmp_path / "model", model.network, model.tokenizer, model.config)
+    package.pack(tmp_path / "model", model.network, model.tokenizers, model.config)
     return tmp_path / "model"
 
 
@@ -80,7 +83,7 @@ def test_g8_no_file_is_a_pickle(packed: Path) -> None:
 
 def test_packing_twice_gives_the_same_digest(model: TextModel, packed: Path) -> None:
     before = package.digest(packed)
-    package.pack(packed, model.network, model.tokenizer, model.config)
+    package.pack(packed, model.network, model.tokenizers, model.config)
     assert package.digest(packed) == before
 
 
@@ -98,7 +101,7 @@ def test_g8_files_and_manifest_changed_together_are_refused_where_the_digest_is_
     packed: Path, model: TextModel
 ) -> None:
     registered = package.digest(packed)
-    package.pack(packed, build_network(model.config, model.tokenizer.vocab_size), model.tokenizer, model.config)
+    package.pack(packed, build_network(model.config, sizes(model.tokenizers)), model.tokenizers, model.config)
     package.load(packed)
     with pytest.raises(RefusedError, match=r"manifest\.json is not the one that was registered"):
         package.load(packed, registered)

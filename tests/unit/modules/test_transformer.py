@@ -35,6 +35,7 @@ def _ids(rows: int, length: int, vocab_size: int = 19) -> torch.Tensor:
         ({"num_heads": 3}, "d_model=16 is not divisible by num_heads=3"),
         ({"num_layers": 0}, "num_layers=0 must be at least 1"),
         ({"d_ff": 0}, "feed_forward_width=0"),
+        ({"source_vocab_size": 0}, "source_vocab_size=0 must be at least 1"),
         ({"dropout": 1.0}, "dropout=1.0"),
         ({"d_model": 15, "num_heads": 5}, "d_model=15 is odd"),
     ],
@@ -91,9 +92,23 @@ def test_embeddings_are_tied_and_scaled() -> None:
     network = _network(dropout=0.0)
     shapes = [tuple(parameter.shape) for parameter in network.parameters()]
     assert shapes.count((19, 16)) == 1
-    embedded = network._embed(torch.tensor([[7]]), network.source_positions, start=3)
+    embedded = network._embed(torch.tensor([[7]]), network.embedding, network.source_positions, start=3)
     expected = network.embedding.weight[7] * 4.0 + network.source_positions(3, 1)[0]
     assert_close(embedded[0, 0], expected)
+
+
+def test_sources_may_have_a_vocabulary_of_their_own() -> None:
+    network = _network(source_vocab_size=31)
+    shapes = {name: tuple(value.shape) for name, value in network.state_dict().items() if "embedding" in name}
+    assert shapes == {"embedding.weight": (19, 16), "source_embedding.weight": (31, 16)}
+    source, target = torch.tensor([[30, 7, 5]]), torch.tensor([[6, 8, 4]])
+    before = network(source, target)
+    assert before.shape == (1, 3, 19)
+    with torch.no_grad():
+        network.embedding.weight[7, 0] += 1.0
+        assert_close(network(source, target)[..., :7], before[..., :7], msg="a source's 7 is another than a target's")
+        network.source_embedding.weight[7, 0] += 1.0
+    assert not torch.allclose(network(source, target)[..., :7], before[..., :7])
 
 
 def test_the_future_does_not_change_the_past() -> None:

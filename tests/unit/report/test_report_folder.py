@@ -11,6 +11,7 @@ from driven_sweep import DrivenSweep, driven_sweep
 from tuneyard_pipelines import cost
 from tuneyard_pipelines.catalog import GUESSED_CHARACTERS
 from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.journal import SweepFolder
 from tuneyard_pipelines.report import TRAINING, from_folder, write
 
@@ -57,7 +58,7 @@ def test_a_trial_is_read_with_its_rungs_and_values(driven: DrivenSweep) -> None:
 def test_parameters_are_those_of_the_formula(driven: DrivenSweep) -> None:
     driven.create(1, heads=4)
     (known,) = from_folder(driven.folder).trials
-    assert known.parameters == cost.parameters(known.values, GUESSED_CHARACTERS)
+    assert known.parameters == cost.parameters(known.values, VocabSizes(GUESSED_CHARACTERS))
 
 
 def test_the_time_of_training_follows_from_tokens_and_speed(driven: DrivenSweep) -> None:

@@ -16,8 +16,10 @@ from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder, Transforme
 from tuneyard_pipelines import architectures, cost
 from tuneyard_pipelines.cost import Speed
 from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.formulas import VocabSizes
 
 VOCAB = 97
+SIZES = VocabSizes(VOCAB)
 
 
 def values(architecture: str = "transformer", **changes: Any) -> dict[str, Any]:
@@ -47,15 +49,15 @@ def built(point: dict[str, Any], device: str) -> tuple[nn.Module, int]:
 
 def test_gpt2_and_gpt3_have_the_published_parameters():
     small = values("gpt", d_model=768, num_heads=12, num_layers=12, sequence_length=1024, positions="learned")
-    assert cost.parameters(small, 50257) == 124_439_808
+    assert cost.parameters(small, VocabSizes(50257)) == 124_439_808
     large = values("gpt", d_model=12288, num_heads=96, num_layers=96, sequence_length=2048, positions="learned")
-    assert cost.parameters(large, 50257) == 174_604_259_328
+    assert cost.parameters(large, VocabSizes(50257)) == 174_604_259_328
 
 
 def test_gpt3_takes_the_published_operations():
     """Brown et al. 2020, table D.1: 3.14e23 FLOPs for 300e9 tokens, which is six a parameter, without attention."""
     point = values("gpt", d_model=12288, num_heads=96, num_layers=96, sequence_length=2048, positions="learned")
-    assert cost.flops_per_token(point, 50257) * 300e9 == pytest.approx(3.14e23, rel=0.04)
+    assert cost.flops_per_token(point, VocabSizes(50257)) * 300e9 == pytest.approx(3.14e23, rel=0.04)
 
 
 @pytest.mark.parametrize("architecture", ["transformer", "gpt"])
@@ -69,7 +71,7 @@ def test_a_training_step_takes_exactly_the_counted_operations(architecture, chan
     with FlopCounterMode(display=False) as backward:
         logits_BTV.sum().backward()
     counted = forward.get_total_flops() + backward.get_total_flops()
-    assert counted == rows * sequences * length * cost.flops_per_token(point, VOCAB)
+    assert counted == rows * sequences * length * cost.flops_per_token(point, SIZES)
     assert backward.get_total_flops() == 2 * forward.get_total_flops()
 
 
@@ -125,41 +127,45 @@ def test_memory_is_near_what_a_training_process_grows_by():
     code = GROWTH.format(vocab=4000, d_model=128, length=length, rows=rows)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     grown = int(ran.stdout)
-    estimate = cost.memory_bytes(point, 4000) - cost.PROCESS_BYTES
-    assert estimate > 16 * cost.parameters(point, 4000)
+    estimate = cost.memory_bytes(point, VocabSizes(4000)) - cost.PROCESS_BYTES
+    assert estimate > 16 * cost.parameters(point, VocabSizes(4000))
     assert grown / 2 < estimate < grown * 2
 
 
 def test_memory_follows_batch_vocabulary_smoothing_and_the_longest_example():
-    point, small = values(), cost.memory_bytes(values(), VOCAB)
-    assert cost.memory_bytes(values(batch_tokens=1024), VOCAB) > small
-    smoothed = cost.memory_bytes(values(label_smoothing=0.1), VOCAB)
+    point, small = values(), cost.memory_bytes(values(), SIZES)
+    assert cost.memory_bytes(values(batch_tokens=1024), SIZES) > small
+    smoothed = cost.memory_bytes(values(label_smoothing=0.1), SIZES)
     assert smoothed - small == 2 * 4 * VOCAB * 512 // 2
-    assert cost.memory_bytes(values(batch_tokens=1), VOCAB) == cost.memory_bytes(values(batch_tokens=64), VOCAB)
-    assert cost.memory_bytes(point, 10 * VOCAB) > small
+    assert cost.memory_bytes(values(batch_tokens=1), SIZES) == cost.memory_bytes(values(batch_tokens=64), SIZES)
+    assert cost.memory_bytes(point, VocabSizes(10 * VOCAB)) > small
+    # A second vocabulary has weights, but no logits.
+    separate = cost.memory_bytes(point, VocabSizes(VOCAB, 10 * VOCAB))
+    assert separate - small == 16 * 10 * VOCAB * point["model.d_model"]
+    assert cost.flops_per_token(point, VocabSizes(VOCAB, 10 * VOCAB)) == cost.flops_per_token(point, SIZES)
 
 
 def test_derived_names_are_those_of_constraints():
-    assert cost.derived(values(), VOCAB) == {
-        "parameters": cost.parameters(values(), VOCAB),
-        "memory_bytes": cost.memory_bytes(values(), VOCAB),
-        "flops_per_token": cost.flops_per_token(values(), VOCAB),
+    assert cost.derived(values(), SIZES) == {
+        "parameters": cost.parameters(values(), SIZES),
+        "memory_bytes": cost.memory_bytes(values(), SIZES),
+        "flops_per_token": cost.flops_per_token(values(), SIZES),
     }
 
 
 def test_an_architecture_that_is_not_there_is_named():
     with pytest.raises(InputError, match=r"no architecture 'rwkv'; there is transformer, gpt"):
-        cost.parameters(values("rwkv"), VOCAB)
+        cost.parameters(values("rwkv"), SIZES)
 
 
 def test_seconds_lie_between_the_measured_rates_and_are_flat_beyond():
     point = values()
-    flops = cost.flops_per_token(point, VOCAB)
+    flops = cost.flops_per_token(point, SIZES)
     speed = Speed(((flops // 4, 1e9), (flops * 4, 3e9)), "here")
-    assert cost.seconds_per_token(point, VOCAB, speed) == pytest.approx(flops / 2e9, rel=1e-6)
+    assert cost.seconds_per_token(point, SIZES, speed) == pytest.approx(flops / 2e9, rel=1e-6)
     for below_and_above in (((flops * 2, 5e9), (flops * 4, 9e9)), ((flops // 4, 9e9), (flops // 2, 5e9))):
-        assert cost.seconds_per_token(point, VOCAB, Speed(below_and_above, "here")) == pytest.approx(flops / 5e9)
-    assert cost.seconds_per_token(point, VOCAB, Speed(((flops, 4e9),), "here")) == pytest.approx(flops / 4e9)
+        assert cost.seconds_per_token(point, SIZES, Speed(below_and_above, "here")) == pytest.approx(flops / 5e9)
+    assert cost.seconds_per_token(point, SIZES, Speed(((flops, 4e9),), "here")) == pytest.approx(flops / 4e9)
 
 
 def test_a_speed_comes_back_from_json_and_nonsense_does_not():

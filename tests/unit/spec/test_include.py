@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tuneyard_pipelines import spec
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.plan import Machine, plan, runnable
 from tuneyard_pipelines.proposals import Observed, propose
 from tuneyard_pipelines.space import Space
@@ -86,7 +87,7 @@ def test_a_point_that_breaks_a_constraint_is_refused():
 def test_a_point_that_costs_too_much_is_refused_once_the_vocabulary_is_known():
     read = accepted("search.include=[{d_model: 64, num_heads: 4, num_layers: 2}]", "constraints=[parameters < 240000]")
     assert plan(read).problems == (), "a guess of the vocabulary refuses nothing"
-    few, many = Machine(characters=60, exact=True), Machine(characters=400, exact=True)
+    few, many = (Machine(vocabularies={"char": VocabSizes(size)}, exact=True) for size in (60, 400))
     assert plan(read, few).problems == ()
     [problem] = plan(read, many).problems
     assert problem == (

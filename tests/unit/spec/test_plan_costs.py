@@ -9,6 +9,7 @@ import pytest
 
 from tuneyard_pipelines import spec
 from tuneyard_pipelines.cost import Speed
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.plan import Machine, duration, extremes, plan
 from tuneyard_pipelines.spec import SweepSpec
 
@@ -87,15 +88,20 @@ def test_a_space_without_a_feasible_point_has_no_model():
     assert not [line for line in one.lines() if line.startswith(("smallest", "largest", "model"))]
 
 
+SIXTY = {"char": VocabSizes(60)}
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "machine", "approximate"),
     [
         ("{type: char}", Machine(), True),
-        ("{type: char}", Machine(characters=60), True),
-        ("{type: char}", Machine(characters=60, exact=True), False),
-        ("{type: [char, byte]}", Machine(characters=60), True),
+        ("{type: char}", Machine(vocabularies=SIXTY), True),
+        ("{type: char}", Machine(vocabularies=SIXTY, exact=True), False),
         ("{type: byte}", Machine(), False),
         ("{type: bpe, vocab_size: 300}", Machine(), False),
+        ("{type: word}", Machine(exact=True), True),
+        ("{type: word}", Machine(vocabularies={"word 4000": VocabSizes(70)}, exact=True), False),
+        ("{type: char, normalization: nfkc}", Machine(vocabularies=SIXTY, exact=True), True),
     ],
 )
 def test_what_depends_on_characters_that_were_only_sampled_is_marked(tokenizer, machine, approximate):
@@ -107,9 +113,18 @@ def test_what_depends_on_characters_that_were_only_sampled_is_marked(tokenizer, 
     assert plan(read, machine).variants[0].smallest.approximate == approximate
 
 
+def test_only_the_models_whose_vocabulary_is_not_known_are_marked():
+    read = accepted("data.tokenizer.type=[char, byte]", "model={d_model: 8, num_heads: 1}")
+    [one] = plan(read, Machine(vocabularies=SIXTY)).variants
+    assert (one.smallest.approximate, one.largest.approximate) == (True, False)
+
+
 def test_the_vocabulary_of_characters_is_that_of_the_data():
     read = accepted("data.tokenizer.type=char", "model.d_model=8", "model.num_layers=1")
-    few, many = (plan(read, Machine(characters=count)).variants[0].smallest.parameters for count in (60, 70))
+    few, many = (
+        plan(read, Machine(vocabularies={"char": VocabSizes(count)})).variants[0].smallest.parameters
+        for count in (60, 70)
+    )
     assert many - few == 10 * 8
 
 
@@ -133,7 +148,7 @@ def test_each_variant_has_its_own_lines_and_the_sweep_their_sum():
 
 def test_a_calibration_measures_the_ends_of_each_variant():
     found = extremes(accepted(text=TWO), Machine())
-    assert [(config.model.d_model, config.model.num_layers, size) for config, size in found] == [
+    assert [(config.model.d_model, config.model.num_layers, size.target) for config, size in found] == [
         (8, 1, 260),
         (16, 1, 260),
         (16, 4, 260),

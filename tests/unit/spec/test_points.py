@@ -7,6 +7,7 @@ import math
 import pytest
 
 from tuneyard_pipelines import spec
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.plan import plan
 from tuneyard_pipelines.ranges import Choice, Integers, LogUniform, Uniform
 from tuneyard_pipelines.space import Space
@@ -31,7 +32,8 @@ def accepted(*overrides: str, text: str = BYTES) -> SweepSpec:
 
 
 def kept(constraint: str, characters: int | None = None, *overrides: str) -> list[tuple[object, ...]]:
-    space = Space(accepted(f'constraints=["{constraint}"]', *overrides), characters=characters)
+    known = {"char": VocabSizes(characters)} if characters else {}
+    space = Space(accepted(f'constraints=["{constraint}"]', *overrides), vocabularies=known)
     return [space.identity(point) for point in space.grid() if space.broken_rule(point) is None]
 
 

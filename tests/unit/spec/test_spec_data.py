@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tuneyard_pipelines import catalog, spec
+from tuneyard_pipelines.formulas import VocabSizes
 
 SMALLEST = """\
 version: 1
@@ -40,7 +41,18 @@ def refused(*overrides: str) -> list[str]:
         ),
         (["data.source=a.jsonl", "data.columns={source: 1, target: b}"], "data.columns.source: found 1; a .jsonl file"),
         (["data.source=a.jsonl", "data.header=true"], "data.header: a .jsonl file has names without a header"),
-        (["data.tokenizer={type: byte, vocab_size: 300}"], "data.tokenizer.vocab_size: goes with type: bpe only"),
+        (
+            ["data.tokenizer={type: byte, vocab_size: 300}"],
+            "data.tokenizer.vocab_size: goes with type: bpe, word, unigram only",
+        ),
+        (
+            ["data.tokenizer.segmenter=jieba"],
+            "data.tokenizer.segmenter: goes with type: word only; take it out, or set",
+        ),
+        (
+            ["data.tokenizer={type: [word, bpe], segmenter: [none, jieba]}", "search.trials=2"],
+            "bpe has no segmenter: bpe would be tried twice",
+        ),
         (
             ["data.tokenizer.type=[bpe, byte]", "data.tokenizer.vocab_size=[300, 400]", "search.trials=2"],
             "byte would be tried twice",
@@ -232,8 +244,22 @@ def test_a_source_is_not_blamed_for_a_task_that_is_wrong():
 
 
 def test_what_a_tokenizer_will_hold_is_known_without_text():
+    values = {"data.tokenizer.vocab_size": 999, "data.tokenizer.vocabulary": "joint"}
     sizes = {
-        kind: catalog.expected_vocab_size(spec.Tokenizer(type=kind, vocab_size=999)) for kind in ("char", "bpe", "byte")
+        kind: catalog.vocab_sizes({**values, "data.tokenizer.type": kind}, {}).target
+        for kind in ("word", "bpe", "byte", "unigram")
     }
-    assert sizes == {"char": None, "bpe": 999, "byte": 260}
+    assert sizes == {"word": 999, "bpe": 999, "byte": 260, "unigram": 999}
+    separate = {**values, "data.tokenizer.type": "byte", "data.tokenizer.vocabulary": "separate"}
+    assert catalog.vocab_sizes(separate, {}) == VocabSizes(260, 260)
+    assert catalog.vocab_sizes(separate, {"byte separate": VocabSizes(5, 7)}) == VocabSizes(5, 7)
+    assert catalog.vocab_sizes(separate, {"byte": VocabSizes(5)}) == VocabSizes(260, 260)
     assert "data.tokenizer.vocab_size" not in accepted("data.tokenizer.type=byte").at({}).flat()
+
+
+def test_a_key_that_does_not_apply_to_a_point_is_left_out():
+    read = accepted("data.tokenizer={type: [word, bpe], segmenter: jieba}", "search.trials=2")
+    points = {kind: read.at({"data.tokenizer.type": kind}) for kind in ("word", "bpe")}
+    assert points["word"].flat()["data.tokenizer.segmenter"] == points["word"].tokenizer.segmenter == "jieba"
+    assert "data.tokenizer.segmenter" not in points["bpe"].flat()
+    assert points["bpe"].tokenizer.segmenter == "none"

@@ -342,7 +342,7 @@ def test_asha_compares_at_one_budget():
     ("overrides", "message"),
     [
         (["model.num_heads=[1, 2]"], "search.trials: missing; tpe must know how many points to try"),
-        (["data.tokenizer.vocab_size=300"], "data.tokenizer.vocab_size: goes with type: bpe only"),
+        (["data.tokenizer.vocab_size=300"], "data.tokenizer.vocab_size: goes with type: bpe, word, unigram only"),
         (
             ["data.tokenizer.type=[char, bpe]", "data.tokenizer.vocab_size=[300, 400]", "search.trials=2"],
             "char would be tried twice",

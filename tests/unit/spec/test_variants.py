@@ -124,7 +124,11 @@ def test_a_grid_tries_every_point_of_each_variant():
             'found "four"; allowed: an integer from 1 to 1024, or a range: [a, b, ..], {int: [a, b]}',
         ),
         ("wide.model.dropout=[0.1, 2]", "wide.model.dropout", "choice 2: 2 is not a number from 0 to less than 1"),
-        ("wide.data.tokenizer.type=words", "wide.data.tokenizer.type", "allowed: one of char, bpe, byte, or a range"),
+        (
+            "wide.data.tokenizer.type=words",
+            "wide.data.tokenizer.type",
+            "allowed: one of char, word, byte, bpe, unigram, or a range",
+        ),
         (
             "wide.model.architecture=[gpt, transformer]",
             "wide.model.architecture",
@@ -135,7 +139,11 @@ def test_a_grid_tries_every_point_of_each_variant():
         ("wide=3", "wide", "found 3; allowed: a mapping of model, training, data"),
         ("wide=null", "wide", "found nothing; allowed: a mapping of model, training, data"),
         ("wide.model=null", "wide.model", "found nothing; allowed: a mapping of architecture, d_model"),
-        ("wide.data.tokenizer.vocab_size=300", "wide.data.tokenizer.vocab_size", "goes with type: bpe only"),
+        (
+            "wide.data.tokenizer.vocab_size=300",
+            "wide.data.tokenizer.vocab_size",
+            "goes with type: bpe, word, unigram only",
+        ),
     ],
 )
 def test_what_is_wrong_in_a_variant_is_told_with_its_place(override, key, message):
@@ -238,6 +246,27 @@ def test_the_schema_takes_variants_and_closes_them():
         assert not validator.is_valid({**good, "variants": bad}), bad
 
 
+def test_no_metric_of_language_modeling_compares_normal_forms():
+    normal_forms = "data.tokenizer.normalization=[nfc, nfkc]"
+    [line] = refused(normal_forms, text=LANGUAGE)
+    assert "val/bits_per_byte cannot be compared while data.tokenizer.normalization varies; give data.token" in line
+    assert line.endswith("data.tokenizer.normalization one value")
+    assert accepted(normal_forms).metric == "val/exact_match"
+
+
+def test_a_variant_keeps_the_keys_that_go_with_its_type_of_tokenizer():
+    read = accepted(
+        "data.tokenizer={type: word, vocab_size: 900, segmenter: jieba}",
+        "variants={a: {data: {tokenizer: {type: bpe}}}, b: {data: {tokenizer: {type: byte}}}, c: {}}",
+    )
+    kept = {name: one.data.tokenizer for name, one in read.by_variant.items()}
+    assert {name: (one.vocab_size, one.segmenter) for name, one in kept.items()} == {
+        "a": (900, "none"),
+        "b": (4000, "none"),
+        "c": (900, "jieba"),
+    }
+
+
 TOKENIZERS = "{a: {data: {tokenizer: {type: byte}}}, b: {data: {tokenizer: {type: char}}}}"
 SIZES = "{a: {data: {tokenizer: {type: bpe, vocab_size: 300}}}, b: {data: {tokenizer: {type: bpe, vocab_size: 500}}}}"
 SMOOTHING = "{a: {training: {label_smoothing: 0.1}}, b: {}}"
@@ -250,6 +279,9 @@ DIFFERENT = [
     ),
     pytest.param(("training.label_smoothing=[0, 0.1]",), "training.label_smoothing", id="range of smoothing"),
     pytest.param((f"variants={TOKENIZERS}",), "data.tokenizer.type", id="two types"),
+    pytest.param(
+        ("data.tokenizer={type: word, segmenter: [none, jieba]}",), "data.tokenizer.segmenter", id="segmenters"
+    ),
     pytest.param((f"variants={SIZES}",), "data.tokenizer.vocab_size", id="two sizes"),
     pytest.param((f"variants={SMOOTHING}",), "training.label_smoothing", id="two smoothings"),
 ]
