@@ -32,6 +32,7 @@ from ray.tune.error import TuneError
 
 from tuneyard_pipelines import architectures, budget, control, data, promotion, tracking
 from tuneyard_pipelines.cluster import cluster, fitting, nodes, quiet, request
+from tuneyard_pipelines.data import folders
 from tuneyard_pipelines.data.prepare import Progress
 from tuneyard_pipelines.errors import InputError, TuneyardError, UnreachableError, first_line
 from tuneyard_pipelines.formulas import VocabSizes
@@ -120,9 +121,12 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
     header = folder.header()
     lease = Lease.take(folder.path)
     try:
-        with _log_file(folder.path / "driver.log"), cluster(header.spec.resources):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_log_file(folder.path / "driver.log"))
+            stack.enter_context(cluster(header.spec.resources))
             client = tracking.connect(header.tracking_uri)
             _prepare_again(header)
+            stack.enter_context(folders.held(header.data))
             journal = Journal(folder, lease.held)
             journal.append(
                 AttemptStarted(

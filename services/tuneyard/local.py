@@ -5,9 +5,11 @@ Ray and Lightning take seconds to import: what only reads or predicts does not p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +30,7 @@ from tuneyard_pipelines.report import TRAINING
 from tuneyard_pipelines.spec import SweepSpec, load
 
 if TYPE_CHECKING:
+    from tuneyard_pipelines.data.cache import Collected
     from tuneyard_pipelines.package import TextModel as TextModel
 
 Announce = Callable[[SweepFolder], None]
@@ -115,6 +118,7 @@ def train(
     home = home or settings.find_home()
     uri = settings.tracking_uri(home, mlflow)
     settings.make_home(home)
+    collect_garbage(home, settings.cache_limit_bytes())
     planned = runnable(accepted, _machine(accepted, home, calibrate=calibrate))
     return sweep.run(
         accepted,
@@ -126,6 +130,18 @@ def train(
         preparing=preparing,
         forecast=_forecast(planned),
     )
+
+
+def collect_garbage(home: Path, limit_bytes: int) -> Collected:
+    """Remove prepared data that no unfinished sweep needs, the longest unused first, until the limit is kept."""
+    from tuneyard_pipelines.data import cache
+
+    needed = []
+    for folder in sweeps.all_folders(home):
+        with contextlib.suppress(InputError):  # a damaged folder needs no data
+            if sweeps.unfinished(folder):
+                needed.append(folder.header().data)
+    return cache.collect(home / "data", limit_bytes, now_s=time.time(), keep=needed)
 
 
 def go_on(folder: SweepFolder, *, announce: Announce = lambda folder: None) -> SweepState:

@@ -12,6 +12,7 @@ import typer
 
 import tuneyard
 from tuneyard.cli import model, sweep
+from tuneyard.cli.gc import gc
 from tuneyard.settings import without_passwords
 from tuneyard_pipelines.errors import UNWRITABLE, TuneyardError
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(sweep.app, name="sweep")
 app.add_typer(model.app, name="model")
+app.command()(gc)
 
 
 def _version(wanted: bool) -> None:
