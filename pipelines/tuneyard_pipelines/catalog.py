@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -42,19 +43,41 @@ class TaskData:
     files: tuple[str, ...]
 
     def takes(self, source: str) -> bool:
-        """Whether `source`, a built-in name, a path or a pattern, fits the task."""
-        return source in self.builtin or (not source.startswith("builtin/") and is_data_file(source, self.files))
+        """Whether `source`, a built-in name, a data set, a path or a pattern, fits the task."""
+        if source.startswith("builtin/"):
+            return source in self.builtin
+        return is_data_set(source) or is_data_file(source, self.files)
 
     @property
     def allowed(self) -> str:
         """What it takes, in words."""
-        return f"{', '.join(self.builtin)}, or the path of a file ({' '.join(self.files)}, also as .gz)"
+        files = f"the path of a file ({' '.join(self.files)}, also as .gz) or of a folder"
+        return f"{', '.join(self.builtin)}, hub/OWNER/NAME, or {files}"
 
 
 def is_data_file(source: str, suffixes: tuple[str, ...]) -> bool:
     """Whether a path or pattern ends with one of the suffixes; .gz may follow, but for .parquet, which is packed."""
     name = source.lower()
     return name.endswith(suffixes) or (name.removesuffix(".gz").endswith(suffixes) and ".parquet" not in name)
+
+
+_HUB = re.compile(r"hub/([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)")
+
+
+def hub_name(source: str) -> str:
+    """OWNER/NAME of a data set of the Hugging Face hub; "" for any other source."""
+    found = _HUB.fullmatch(source)
+    return found[1] if found else ""
+
+
+def is_data_set(source: str) -> bool:
+    """Whether a source has splits and named columns of its own: a data set of the hub, or a folder laid out like one.
+
+    A folder is a path that ends with / or without a kind of file.
+    """
+    if source.startswith(("builtin/", "hub/")):
+        return hub_name(source) != ""
+    return file_kind(source) == "" and not is_pattern(source)
 
 
 def file_kind(source: str) -> str:
@@ -104,11 +127,20 @@ TASKS: dict[str, Task] = {
     )
 }
 
-TASK_DATA: dict[str, TaskData] = {
-    "translation": TaskData(("source", "target"), ("builtin/dates",), (".tsv", ".txt", ".csv", ".jsonl", ".parquet")),
-    "language_modeling": TaskData(("text",), ("builtin/stdlib",), (".txt", ".csv", ".jsonl", ".parquet")),
+_SEQUENCES: dict[str, tuple[str, ...]] = {
+    **{f"builtin/{name}": ("min_length", "max_length", "symbols") for name in ("copy", "reverse", "sort")},
+    "builtin/recall": ("min_length", "max_length", "symbols", "distractors"),
 }
-BUILTIN_DATA: tuple[str, ...] = tuple(name for held in TASK_DATA.values() for name in held.builtin)
+GENERATED: dict[str, tuple[str, ...]] = {"builtin/dates": (), "builtin/numbers": ("languages", "largest"), **_SEQUENCES}
+"""Built-in data of any size, and the keys of data.generate that each follows."""
+
+NUMBER_LANGUAGES = ("de", "en", "es", "fa", "fi", "fr", "id", "ja", "ko", "pl", "ru", "th")
+
+TASK_DATA: dict[str, TaskData] = {
+    "translation": TaskData(("source", "target"), tuple(GENERATED), (".tsv", ".txt", ".csv", ".jsonl", ".parquet")),
+    "language_modeling": TaskData(("text",), ("builtin/stdlib", *_SEQUENCES), (".txt", ".csv", ".jsonl", ".parquet")),
+}
+BUILTIN_DATA: tuple[str, ...] = tuple(dict.fromkeys(name for held in TASK_DATA.values() for name in held.builtin))
 DATA_FILES: tuple[str, ...] = tuple(dict.fromkeys(suffix for held in TASK_DATA.values() for suffix in held.files))
 
 BYTE_VOCAB_SIZE = 4 + 256  # special tokens and bytes

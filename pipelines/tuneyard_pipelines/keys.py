@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from tuneyard_pipelines import architectures, units
-from tuneyard_pipelines.catalog import BUILTIN_DATA, DATA_FILES, is_data_file
+from tuneyard_pipelines.catalog import BUILTIN_DATA, DATA_FILES, NUMBER_LANGUAGES, is_data_file, is_data_set
 from tuneyard_pipelines.sections import OneOf, Part, Ranged, Says, refusal
 from tuneyard_pipelines.spec_yaml import shown_value
 
@@ -191,7 +191,7 @@ def _column(value: Any) -> str | int:
 def _source(value: str) -> str:
     if value.startswith("builtin/") and value not in BUILTIN_DATA:
         raise refusal(f"no built-in data {shown_value(value)}; there is {', '.join(BUILTIN_DATA)}")
-    if not value.startswith("builtin/") and not is_data_file(value, DATA_FILES):
+    if not value.startswith("builtin/") and not is_data_set(value) and not is_data_file(value, DATA_FILES):
         raise ValueError
     return _clean(value)
 
@@ -281,6 +281,68 @@ def _encoding(value: str) -> str:
     return value
 
 
+def _languages(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError
+    for word in value:
+        if word not in NUMBER_LANGUAGES:
+            raise refusal(f"found {shown_value(word)}; allowed: {_LANGUAGES}")
+        if value.count(word) > 1:
+            raise refusal(f"found {word} twice; name each language once")
+    return tuple(value)
+
+
+_LANGUAGES = f"a list of {', '.join(NUMBER_LANGUAGES)}"
+
+
+class Generate(Part):
+    """What the built-in data that is made, not read, is like."""
+
+    min_length: Whole = _key(
+        4,
+        "Shortest sequence of builtin/copy, reverse and sort, and fewest pairs of builtin/recall.",
+        "symbols, or pairs",
+        ge=1,
+        le=65536,
+    )
+    max_length: Whole = _key(
+        16,
+        "Longest sequence, and most pairs; every length up to it is as likely as another.",
+        "symbols, or pairs",
+        ge=1,
+        le=65536,
+    )
+    symbols: Whole = _key(
+        16,
+        "How many different symbols there are: digits, letters, then Han characters; of builtin/recall, how many "
+        "letters, each of which can be paired with a digit.",
+        "symbols",
+        ge=2,
+        le=4096,
+    )
+    distractors: Whole = _key(
+        0, "Letters without a digit at random places among the pairs of builtin/recall.", "letters", ge=0, le=65536
+    )
+    languages: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_languages),
+        WithJsonSchema(
+            {"type": "array", "items": {"enum": list(NUMBER_LANGUAGES)}, "minItems": 1, "uniqueItems": True}
+        ),
+        Says(_LANGUAGES),
+    ] = _key(NUMBER_LANGUAGES, "Languages in whose words builtin/numbers writes.")
+    largest: Whole = _key(
+        999_999,
+        "Largest number of builtin/numbers; the smallest is 0, and small ones are drawn more often.",
+        "whole number",
+        ge=9,
+        le=999_999,
+    )
+
+
+_SHORT = Says("text of 1 to 256 characters; put a number in quotes")
+
+
 class DataSpec(Part):
     """Pairs of texts or documents: where they come from, how they are split and cut into tokens."""
 
@@ -288,20 +350,33 @@ class DataSpec(Part):
         str,
         Field(max_length=4096),
         AfterValidator(_source),
-        Says("builtin/dates or builtin/stdlib, or the path of a .tsv, .txt, .csv, .jsonl or .parquet file"),
+        Says(
+            f"one of {', '.join(BUILTIN_DATA)}, hub/OWNER/NAME, or the path of a .tsv, .txt, .csv, .jsonl or .parquet "
+            "file, or of a folder"
+        ),
     ] = _key(
         ...,
-        "Where texts come from. For translation: builtin/dates, or a file of pairs (.tsv and .txt parted by tabs, "
-        ".csv, .jsonl, .parquet). For language_modeling: builtin/stdlib, the sources of Python's standard library, or "
-        "a file of documents (.txt parted by blank lines, .csv, .jsonl, .parquet). All but .parquet may be packed as "
-        ".gz; corpus/*.txt means all files that fit. A relative path counts from the folder of this file.",
+        "Where texts come from. For translation: builtin/dates, builtin/numbers (in words -> in digits), or a file of "
+        "pairs (.tsv and .txt parted by tabs, .csv, .jsonl, .parquet). For language_modeling: builtin/stdlib, the "
+        "sources of Python's standard library, or a file of documents (.txt parted by blank lines, .csv, .jsonl, "
+        ".parquet). All but .parquet may be packed as .gz; corpus/*.txt means all files that fit. For both: sequences "
+        "of symbols with their copy (builtin/copy), reverse (builtin/reverse) or order (builtin/sort), and "
+        "builtin/recall, pairs and then a key (A7 C2 F9 ? C -> 2); in a document, = stands between the two; and a "
+        "data set of the Hugging Face hub (hub/OWNER/NAME), or a folder laid out like one, with the splits that it "
+        "gives. A relative path counts from the folder of this file.",
         examples=["builtin/dates"],
     )
     columns: Columns | None = _key(
         None,
-        "Columns of the file, by name or by number from 1; left out, the first ones, or of .jsonl and .parquet source "
-        "and target, or text.",
+        "Columns of the file, by name or by number from 1; left out, the first ones, or of .jsonl, .parquet and data "
+        "sets source and target, or text. translation.de is de inside of translation.",
         examples=[{}],
+    )
+    config: Annotated[Text, Field(min_length=1, max_length=256), _SHORT] | None = _key(
+        None, "Which config of a data set; left out, its default one.", examples=["default"]
+    )
+    revision: Annotated[Text, Field(min_length=1, max_length=256), _SHORT] = _key(
+        "main", "Branch, tag or commit of a data set of the hub; the sweep keeps the commit."
     )
     header: bool = _key(False, "Whether the file's first line names the columns.")
     encoding: Annotated[str, AfterValidator(_encoding), Says("auto, or an encoding such as utf-8, utf-16, gb18030")] = (
@@ -313,7 +388,12 @@ class DataSpec(Part):
     max_bad_share: float = _key(
         0.05, "So much of a source may be unusable, and is left out; more of it is refused.", "share", ge=0, le=1
     )
-    examples: Whole = _key(20_000, "How many pairs builtin/dates makes.", "pairs", ge=10, le=10**8)
+    examples: Whole = _key(
+        20_000, "How many examples built-in data that is made has: any but builtin/stdlib.", "examples", ge=10, le=10**8
+    )
+    generate: Generate = _section(
+        Generate, "What the examples of builtin/numbers, copy, reverse, sort and recall are like."
+    )
     split: Split = _section(Split, "Which shares of the data are held back: of pairs, or of the documents' bytes.")
     tokenizer: Annotated[Part, TOKENIZER] = _section(lambda: TOKENIZER.variant(), "How text becomes tokens.")
 

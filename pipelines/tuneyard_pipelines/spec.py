@@ -13,7 +13,17 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from tuneyard_pipelines import spec_checks, spec_errors, spec_yaml
-from tuneyard_pipelines.catalog import METRICS, TASKS, TOKENIZER_KEYS, Mode, complete, is_pattern, tokenizer_name
+from tuneyard_pipelines.catalog import (
+    METRICS,
+    TASKS,
+    TOKENIZER_KEYS,
+    Mode,
+    complete,
+    hub_name,
+    is_data_set,
+    is_pattern,
+    tokenizer_name,
+)
 from tuneyard_pipelines.keys import (
     MODEL,
     TRAINING,
@@ -383,7 +393,7 @@ def _accept(text: str, file: str, overrides: Sequence[str], *, look_for_data: bo
     spec = spec_errors.accept(document, SweepSpec)
     data = spec.data
     paths: dict[spec_yaml.Path, str] = {}
-    if not data.source.startswith("builtin/"):
+    if not data.source.startswith("builtin/") and not hub_name(data.source):
         paths["data", "source"] = data.source
     for name in ("validation", "test"):
         if isinstance(held := getattr(data.split, name), str):
@@ -402,12 +412,18 @@ def _accept(text: str, file: str, overrides: Sequence[str], *, look_for_data: bo
 
 
 def _absolute(path: str, file: str) -> str:
-    return str((Path(file).parent / Path(path).expanduser()).absolute())
+    absolute = str((Path(file).parent / Path(path).expanduser()).absolute())
+    return f"{absolute}/" if path.endswith("/") else absolute  # which says that it is a folder
 
 
 def _missing(path: str) -> str:
     """What is wrong with the path of a file, or with a pattern; "" if it is there."""
     counts = "a relative path counts from the folder of the spec"
+    if is_data_set(path):
+        if Path(path).is_dir():
+            return ""
+        there = "is no folder, and its name does not say what kind of file it is"
+        return f"{path} {there if Path(path).exists() else 'does not exist'}; {counts}"
     if Path(path).is_file() or (is_pattern(path) and glob.glob(path, recursive=True)):
         return ""
     if Path(path).exists():

@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuneyard_pipelines import architectures, ranges
-from tuneyard_pipelines.catalog import METRICS, NAMED, TASK_DATA, TASKS, TOKENIZER_KEYS, file_kind
+from tuneyard_pipelines.catalog import (
+    GENERATED,
+    METRICS,
+    NAMED,
+    TASK_DATA,
+    TASKS,
+    TOKENIZER_KEYS,
+    file_kind,
+    hub_name,
+    is_data_set,
+)
 from tuneyard_pipelines.constraints import ConstraintError
 from tuneyard_pipelines.errors import InputError
 from tuneyard_pipelines.keys import Tokenizer
@@ -219,11 +229,18 @@ def _data(spec: SweepSpec) -> Iterator[Misfit]:
         message = f"found {shown_value(data.source)}; {spec.task} takes {task.allowed}"
         yield Misfit(("data", "source"), message, reads)
         return
-    if data.source != "builtin/dates" and data.examples != type(data).model_fields["examples"].default:
-        message = "goes with builtin/dates only; other data is taken whole: take it out"
+    if data.source not in GENERATED and data.examples != type(data).model_fields["examples"].default:
+        message = f"goes with {_either(GENERATED)} only; other data is taken whole: take it out"
         yield Misfit(("data", "examples"), message, reads)
-    kind = "" if data.source.startswith("builtin/") else file_kind(data.source)
-    if not kind:
+    yield from _generate(spec, reads)
+    data_set = is_data_set(data.source)
+    kind = "" if data.source.startswith("builtin/") or data_set else file_kind(data.source)
+    if data_set:
+        misplaced = ""
+        yield from _columns(spec, kind, reads)
+        if data.header:
+            yield Misfit(("data", "header"), f"goes with a file only, not with {data.source}; take it out", reads)
+    elif not kind:
         misplaced = f"goes with a file only, not with {data.source}"
     elif kind == ".txt" and spec.task == "language_modeling":
         misplaced = "goes with .csv, .jsonl and .parquet only; a .txt file of documents has no columns"
@@ -235,6 +252,12 @@ def _data(spec: SweepSpec) -> Iterator[Misfit]:
     for name, given in (("columns", data.columns is not None), ("header", data.header)):
         if misplaced and given:
             yield Misfit(("data", name), f"{misplaced}; take it out", reads)
+    if data.config is not None and not data_set:
+        message = f"goes with a data set of the hub or a folder only, not with {data.source}; take it out"
+        yield Misfit(("data", "config"), message, reads)
+    if data.revision != type(data).model_fields["revision"].default and not hub_name(data.source):
+        message = f"goes with a data set of the hub only, not with {data.source}; take it out"
+        yield Misfit(("data", "revision"), message, reads)
     if misplaced and isinstance(data.split.group_by, tuple):
         yield Misfit(("data", "split", "group_by"), f"a column {misplaced}; write text or example", reads)
     if data.encoding != "auto" and kind in ("", ".parquet"):
@@ -248,12 +271,40 @@ def _data(spec: SweepSpec) -> Iterator[Misfit]:
             yield Misfit(("data", "split", name), message, reads)
 
 
+def _generate(spec: SweepSpec, reads: tuple[Path, ...]) -> Iterator[Misfit]:
+    held, source = spec.data.generate, spec.data.source
+    here: Path = ("data", "generate")
+    follows = GENERATED.get(source, ())
+    for name, field in type(held).model_fields.items():
+        if name not in follows and getattr(held, name) != field.default:
+            goes_with = _either(kind for kind, names in GENERATED.items() if name in names)
+            yield Misfit((*here, name), f"goes with {goes_with} only, not with {source}; take it out", reads)
+    if "max_length" not in follows:
+        return
+    if held.max_length < held.min_length:
+        message = f"found {held.max_length}, below min_length ({held.min_length}); raise it, or lower min_length"
+        yield Misfit((*here, "max_length"), message, reads)
+    elif "distractors" in follows and held.max_length > held.symbols:
+        message = (
+            f"found {held.max_length} pairs, whose letters differ, but symbols is {held.symbols}; lower it, or raise "
+            "symbols"
+        )
+        yield Misfit((*here, "max_length"), message, reads)
+
+
+def _either(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last
+
+
 def _columns(spec: SweepSpec, kind: str, reads: tuple[Path, ...]) -> Iterator[Misfit]:
     if spec.data.columns is None:
         return
     here: Path = ("data", "columns")
     wanted = TASK_DATA[spec.task].columns
     given = {name: column for name, column in spec.data.columns if column is not None}
+    named = kind in NAMED or is_data_set(spec.data.source)
+    what = f"a {kind} file" if kind else "a data set"
     for name in wanted:
         if name not in given:
             yield Misfit((*here, name), f"missing; {spec.task} needs a column for {' and '.join(wanted)}", reads)
@@ -261,9 +312,9 @@ def _columns(spec: SweepSpec, kind: str, reads: tuple[Path, ...]) -> Iterator[Mi
         if name not in wanted:
             message = f"does not go with {spec.task}, whose columns are {' and '.join(wanted)}; take it out"
             yield Misfit((*here, name), message, reads)
-        elif kind in NAMED and isinstance(column, int):
-            yield Misfit((*here, name), f"found {column}; a {kind} file has names: give the column's name", reads)
-        elif kind not in NAMED and isinstance(column, str) and not spec.data.header:
+        elif named and isinstance(column, int):
+            yield Misfit((*here, name), f"found {column}; {what} has names: give the column's name", reads)
+        elif not named and isinstance(column, str) and not spec.data.header:
             message = (
                 f"found {shown_value(column)} while header is false; set header: true, or give the column's number"
             )

@@ -24,7 +24,15 @@ _VALUES: dict[str, Any] = {
     "tags": {"team": "nlp"},
 }
 # Keys that exclude others of the example: they stand behind a comment sign.
-_INSTEAD = ("training.max_steps", "training.max_epochs", "data.columns", "data.header")
+_INSTEAD = (
+    "training.max_steps",
+    "training.max_epochs",
+    "data.columns",
+    "data.header",
+    "data.generate",
+    "data.config",
+    "data.revision",
+)
 _WIDTH = 116
 
 

@@ -78,6 +78,7 @@ def run(
     before that, and leaves no folder and no run (prepared data stays cached); then whatever `drive` raises.
     """
     runnable(spec)
+    spec = spec.model_copy(update={"data": data.pinned(spec.data)})
     prepared = data.prepare(spec.data, spec.seed, home / "data", spec.task)
     vocabularies = _encode(prepared, spec)
     runnable(spec, Machine(vocabularies=vocabularies, exact=True))  # now that the vocabulary is known

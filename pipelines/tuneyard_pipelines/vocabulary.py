@@ -56,6 +56,7 @@ FOREIGN: dict[str, str] = {
         "training.evaluations": "eval_interval eval_steps val_check_interval num_evals evals",
         "data.tokenizer.vocab_size": "vocabulary_size n_vocab num_words bpe_size vocab",
         "data.source": "dataset dataset_name train_file data_path corpus",
+        "data.generate.distractors": "noise noise_tokens num_distractors n_distractors",
         "data.examples": "num_examples n_examples n_samples dataset_size",
         "search.trials": "num_samples n_trials num_trials max_trials trial_count max_evals n_iter",
         "search.max_concurrent_trials": "max_concurrent n_jobs parallelism num_workers parallel_trials concurrency",
@@ -87,16 +88,21 @@ _NOTES = {
 def did_you_mean(word: str, section: str, keys: Iterable[str]) -> str | None:
     """The known key that `word`, written inside `section` (dotted, "" is the top), likely stands for, as a question.
 
-    `keys` are all dotted keys. A key of the same section is named by its last part, any other in full.
+    `keys` are all dotted keys. A key of the same section is named by its last part, any other in full. The same word
+    may be a key in one section and another tool's word in the next: max_length of `data`, and of `model`.
     """
     keys = list(keys)
     plain = _plain(word)
+    top = section.partition(".")[0]
     mine = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == section}
+    near_by = {key.rpartition(".")[2]: key for key in keys if key.partition(".")[0] == top} | mine
     others = {key.rpartition(".")[2]: key for key in keys}
-    if plain in mine or plain in others:
-        found = mine.get(plain) or others[plain]
+    if plain in near_by:
+        found = near_by[plain]
     elif plain in FOREIGN and FOREIGN[plain] in keys:
         found = FOREIGN[plain]
+    elif plain in others:
+        found = others[plain]
     elif near := difflib.get_close_matches(plain, mine, n=1, cutoff=0.6):
         found = mine[near[0]]
     elif near := difflib.get_close_matches(plain, others, n=1, cutoff=0.75):

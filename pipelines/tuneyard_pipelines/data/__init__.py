@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tuneyard_pipelines.data.errors import DataError
 from tuneyard_pipelines.data.prepare import EncodedData, PreparedData, count_vocabulary, encode, prepare
+from tuneyard_pipelines.data.sources import pinned
 from tuneyard_pipelines.data.text_tokenizer import BOS, EOS, PAD, UNK, TextTokenizer
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "TextTokenizer",
     "count_vocabulary",
     "encode",
+    "pinned",
     "prepare",
 ]

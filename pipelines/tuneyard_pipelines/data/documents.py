@@ -42,6 +42,8 @@ def read(file: TextFile, tally: Tally) -> Iterator[tuple[int, str]]:
 def clean(raw: str) -> str:
     """The document as it is kept: normal form C, line feeds only, no blank lines around it; "" if nothing is left."""
     text = unicodedata.normalize("NFC", raw).replace("\r\n", "\n")
+    if text and not text[0].isspace() and not text[-1].isspace():
+        return text
     if not (inner := text.strip()):
         return ""
     begin = text.index(inner)

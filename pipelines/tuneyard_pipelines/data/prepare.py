@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import math
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers
 
-from tuneyard_pipelines.catalog import TASK_DATA, TOKENIZER_KEYS, vocab_sizes
+from tuneyard_pipelines.catalog import TASK_DATA, TOKENIZER_KEYS, hub_name, vocab_sizes
 from tuneyard_pipelines.data import arrow, folders, sources
 from tuneyard_pipelines.data.errors import DataError
 from tuneyard_pipelines.data.examples import Finding, Tally, findings_of, refuse
@@ -38,7 +39,7 @@ from tuneyard_pipelines.data.tokens import EncodedSplit, TokenWriter
 from tuneyard_pipelines.formulas import VocabSizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import datasets
 
@@ -61,8 +62,8 @@ class PreparedData:
     """Examples by split: pairs of texts, or documents.
 
     The fingerprints are hexadecimal SHA-256; those of a split cover its texts in order. `columns` name the texts of an
-    example; `text_bytes` are the UTF-8 bytes of each split's texts, and `version` that of a built-in source; both
-    are empty for data that was prepared before they were kept.
+    example; `text_bytes` are the UTF-8 bytes of each split's texts, and `version` that of a built-in source or of
+    a data set (its commit, or a digest); both are empty for data that was prepared before they were kept.
     """
 
     folder: Path
@@ -146,11 +147,12 @@ def prepare(
     larger than memory. Raises DataError for a source that cannot be used or holds too much that cannot, a split that
     would be empty, or a cache that cannot be written.
     """
-    folder, fingerprint, origin = _place(data, task, seed, cache)
+    here = sources.local(data, cache)
+    folder, fingerprint, origin = _place(here, task, seed, cache)
 
     def fill(partial: Path) -> dict[str, Any]:
-        facts = _Preparation(data, task, seed, partial, progress).run()
-        if sources.origin(data, task) != origin:
+        facts = _Preparation(here, task, seed, partial, progress).run()
+        if sources.origin(here, task) != origin:
             raise DataError(f"{data.source}: it was changed while it was read. Start again once it is complete.")
         return {"fingerprint": fingerprint, "source": data.source, "version": origin.get("version", ""), **facts}
 
@@ -201,6 +203,9 @@ def count_vocabulary(
     expected = vocab_sizes({f"data.tokenizer.{key}": getattr(config, key) for key in _SIZING}, {})
     if config.type == "byte":
         return expected, True
+    if config.type != "char" and hub_name(data.source):  # fetched when it is needed
+        return expected, False
+    data = sources.local(data, cache)
     if _quickly_digested(data) and (facts := folders.read(_tokens(_place(data, task, seed, cache).folder, config))):
         return VocabSizes(**facts["sizes"]), True
     if config.type != "char":
@@ -267,7 +272,9 @@ class _Encoder:
 def _quickly_digested(data: DataSpec) -> bool:
     """Whether the content's digest, which the place in a cache follows from, is known within a second."""
     try:
-        return data.source.startswith("builtin/") or Path(data.source).stat().st_size <= _DIGESTED_BYTES
+        path = Path(data.source)
+        held = path.rglob("*") if path.is_dir() else [path]
+        return data.source.startswith("builtin/") or sum(one.stat().st_size for one in held) <= _DIGESTED_BYTES
     except OSError:
         return True  # reading it says what is wrong
 
@@ -314,11 +321,12 @@ class _Preparation:
     def run(self) -> dict[str, Any]:
         """Read, part, and say what there is."""
         self._read()
+        given = sources.given_splits(self._data)
         data, count = self._data, self._ledger.count
         refuse(self._tally.findings, count, data.max_bad_share, data.source)
         made = self._ledger.assign(
-            validation=_amount(data.split.validation),
-            test=_amount(data.split.test),
+            validation=None if "validation" in given else _amount(data.split.validation),
+            test=None if "test" in given else _amount(data.split.test),
             place=data.source,
             unit="documents" if self._by_bytes else "pairs",
         )
@@ -327,7 +335,7 @@ class _Preparation:
         if made.shared:
             self._tally.add("training examples that share a text with a given split", "kept", "", made.shared)
         facts = self._part(made)
-        (self._folder / "ledger").unlink()
+        shutil.rmtree(self._folder / "ledger")
         (self._folder / "read").unlink()
         findings = self._tally.findings
         return {
@@ -351,21 +359,28 @@ class _Preparation:
                     self._progress("reading", min(done / total, 1.0) if total else math.nan)
 
     def _part(self, made: Assignment) -> dict[str, Any]:
-        digests = {name: TextsDigest() for name in SPLITS}
+        from pyarrow import compute
+
+        digests = {name: TextsDigest() for name in ("validation", "test")}
         text_bytes = dict.fromkeys(SPLITS, 0)
         with contextlib.ExitStack() as stack:
-            writers = []
+            writers = {}
             for name in SPLITS:
                 (self._folder / name).mkdir()
                 path = self._folder / name / arrow.FILE
-                writers.append(stack.enter_context(arrow.Writer(path, self._columns)))
-            for number, texts in arrow.rows(self._folder / "read", self._columns):
-                code = made.codes[number]
-                writers[code].append(number, texts)
-                text_bytes[SPLITS[code]] += sum(len(text.encode()) for text in texts)
-                digests[SPLITS[code]].add(texts)
-                if number % _TOLD_EVERY == 0:
-                    self._progress("splitting", number / len(made.codes))
+                writers[name] = stack.enter_context(arrow.Writer(path, self._columns))
+            done = 0
+            for batch in arrow.record_batches(self._folder / "read"):
+                codes = made.codes[done : done + batch.num_rows]
+                for code, name in enumerate(SPLITS):
+                    part = batch.filter(codes == code)
+                    writers[name].append_batch(part)
+                    for column in self._columns:
+                        text_bytes[name] += compute.sum(compute.binary_length(part[column])).as_py() or 0
+                    if name in digests:
+                        digests[name].add(zip(*(part[column].to_pylist() for column in self._columns), strict=True))
+                done += batch.num_rows
+                self._progress("splitting", done / len(made.codes))
         return {
             "validation_fingerprint": digests["validation"].hexdigest(),
             "test_fingerprint": digests["test"].hexdigest(),
@@ -381,10 +396,11 @@ class TextsDigest:
         self._digest = hashlib.sha256(b"[")
         self._between = b""
 
-    def add(self, texts: Sequence[str]) -> None:
-        """The next example."""
-        self._digest.update(self._between + json.dumps(texts, ensure_ascii=False).encode())
-        self._between = b", "
+    def add(self, examples: Iterable[Sequence[str]]) -> None:
+        """The next examples."""
+        for texts in examples:
+            self._digest.update(self._between + json.dumps(texts, ensure_ascii=False).encode())
+            self._between = b", "
 
     def hexdigest(self) -> str:
         """Of all of them; more may follow."""

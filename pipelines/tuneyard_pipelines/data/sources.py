@@ -1,6 +1,7 @@
 """The examples of a source: what makes its content unique, all of them one after the other, and a first look at some.
 
-    builtin/NAME   made or read here: dates, stdlib
+    builtin/NAME   made here (`generated`), or stdlib
+    hub/OWNER/NAME a data set of the Hugging Face hub, or a folder laid out like one (`hub`)
     PATH           a file, or a pattern such as corpus/*.txt.gz: its files in the order of their names
 
 A pair is brought to Unicode normal form C and stripped of white space around it; what a document keeps is in
@@ -10,21 +11,22 @@ A pair is brought to Unicode normal form C and stripped of white space around it
 from __future__ import annotations
 
 import glob
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuneyard_pipelines.catalog import NAMED, TASK_DATA, file_kind, is_pattern
-from tuneyard_pipelines.data import dates, documents, lines, stdlib, tables
+from tuneyard_pipelines.catalog import GENERATED, NAMED, TASK_DATA, file_kind, hub_name, is_data_set, is_pattern
+from tuneyard_pipelines.data import documents, generated, hub, lines, stdlib, tables
 from tuneyard_pipelines.data.errors import DataError
 from tuneyard_pipelines.data.examples import Example, Tally
 
 if TYPE_CHECKING:
     from tuneyard_pipelines.spec import DataSpec
 
-DATES, STDLIB = "builtin/dates", "builtin/stdlib"
+STDLIB = "builtin/stdlib"
 _FIRST_EXAMPLES = 2_000
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f]")
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
@@ -35,11 +37,14 @@ def origin(data: DataSpec, task: str) -> dict[str, Any]:
     takes = TASK_DATA[task]
     if not takes.takes(data.source):
         raise DataError(f"data.source: {data.source!r} is nothing that {task} takes. It takes {takes.allowed}.")
-    if data.source == DATES:
-        return {"builtin": DATES, "version": dates.VERSION, "examples": data.examples}
+    if data.source in GENERATED:
+        return generated.origin(data)
     if data.source == STDLIB:
         return {"builtin": STDLIB, "version": stdlib.VERSION, "sha256": stdlib.sha256()}
-    read_as = {"header": data.header, "encoding": data.encoding, "columns": _columns(data, task)}
+    if is_data_set(data.source):
+        read_as: dict[str, Any] = {"config": data.config, "columns": _columns(data, task)}
+        return {"kind": "data set", "version": hub.identity(Path(data.source)), **read_as}
+    read_as = {"columns": _columns(data, task), "header": data.header, "encoding": data.encoding}
     held = {part: [_identity(path, task) for path in files(place)] for part, place in _places(data).items()}
     return {"files": held, **read_as}
 
@@ -50,9 +55,8 @@ def examples(data: DataSpec, task: str, seed: int, tally: Tally) -> Iterator[Exa
     Its keys are what it must not share with one of another split (`data.split.group_by`). Raises DataError for a source
     that cannot be used.
     """
-    if data.source == DATES:
-        made = (dates.example(seed, index) for index in range(data.examples))
-        yield from (Example(pair, _keys(data, pair)) for pair in made)
+    if data.source in GENERATED:
+        yield from generated.examples(data, task, seed)
         return
     if data.source == STDLIB:
         sources = stdlib.read()
@@ -60,6 +64,12 @@ def examples(data: DataSpec, task: str, seed: int, tally: Tally) -> Iterator[Exa
             tally.add("files that are empty or not UTF-8", "left out", STDLIB, sources.left_out)
         for text, module in zip(sources.texts, sources.modules, strict=True):
             yield Example((text,), (text, module))
+        return
+    if is_data_set(data.source):
+        for row in hub.rows(Path(data.source), data.config, _wanted(data, task)):
+            texts, groups = _parted(data, task, row.texts)
+            if (kept := _kept(texts, task, tally, row.place)) is not None:
+                yield Example(kept, _keys(data, kept, groups), None if row.split == "train" else row.split)
         return
     for part, place in _places(data).items():
         split = None if part == "train" else part
@@ -71,13 +81,19 @@ def examples(data: DataSpec, task: str, seed: int, tally: Tally) -> Iterator[Exa
 
 def beginning(data: DataSpec, task: str, seed: int) -> Iterator[tuple[str, ...]]:
     """The texts of the first examples of a source that `task` can use, read as far as they are taken."""
-    if data.source == DATES:
-        yield from dates.generate(min(data.examples, _FIRST_EXAMPLES), seed)
+    if data.source in GENERATED:
+        first = itertools.islice(generated.examples(data, task, seed), _FIRST_EXAMPLES)
+        yield from (example.texts for example in first)
         return
     if data.source == STDLIB:
         yield from ((text,) for text in stdlib.read().texts)
         return
     unused = Tally()
+    if is_data_set(data.source):
+        for row in hub.rows(Path(data.source), data.config, _wanted(data, task)):
+            if (kept := _kept(_parted(data, task, row.texts)[0], task, unused, row.place)) is not None:
+                yield kept
+        return
     for path in files(data.source):
         if _plain(path, task):  # lines, since what parts documents is seen at the end only
             texts = lines.TextFile.look(path, data.encoding).lines(unused, limit=tables.MAX_DOCUMENT)
@@ -87,9 +103,32 @@ def beginning(data: DataSpec, task: str, seed: int) -> Iterator[tuple[str, ...]]
         yield from (kept for texts in found if (kept := _kept(texts, task, unused, "")) is not None)
 
 
+def pinned(data: DataSpec) -> DataSpec:
+    """The same with the commit that `data.revision` of a data set of the hub is now.
+
+    The hub is asked then, and never for another source. Raises DataError and UnreachableError as `hub.resolve` does.
+    """
+    name = hub_name(data.source)
+    return data.model_copy(update={"revision": hub.resolve(name, data.revision)}) if name else data
+
+
+def local(data: DataSpec, cache: Path) -> DataSpec:
+    """The same with a folder of `cache` in place of a data set of the hub, fetched if it is not there."""
+    name = hub_name(data.source)
+    return data.model_copy(update={"source": str(hub.fetch(name, data.revision, cache / "hub"))}) if name else data
+
+
+def given_splits(data: DataSpec) -> set[str]:
+    """Which of validation and test the source gives: a local one, as `local` returns it."""
+    found = {name for name in ("validation", "test") if isinstance(getattr(data.split, name), str)}
+    if is_data_set(data.source):
+        found |= {ours for ours in hub.look(Path(data.source), data.config).splits.values() if ours}
+    return found & {"validation", "test"}
+
+
 def size_bytes(data: DataSpec) -> int | None:
     """About how many bytes of text there are to read, so far as it is known before."""
-    if data.source.startswith("builtin/"):
+    if data.source.startswith("builtin/") or is_data_set(data.source):
         return None
     paths = [path for place in _places(data).values() for path in files(place)]
     return sum(path.stat().st_size for path in paths if path.suffix.lower() not in (".gz", ".parquet")) or None
@@ -123,16 +162,27 @@ def _rows(
         for number, text in documents.read(lines.TextFile.look(path, data.encoding), tally):
             yield f"{path}:{number}", (text,), ()
         return
-    columns = tuple(_columns(data, task).values())
-    grouping = data.split.group_by if isinstance(data.split.group_by, tuple) else ()
-    found = tables.rows(path, (*columns, *grouping), tally, header=data.header, encoding=data.encoding)
+    found = tables.rows(path, _wanted(data, task), tally, header=data.header, encoding=data.encoding)
     for number, cells in found:
-        yield f"{path}:{number}", cells[: len(columns)], cells[len(columns) :]
+        yield f"{path}:{number}", *_parted(data, task, cells)
+
+
+def _wanted(data: DataSpec, task: str) -> tuple[Any, ...]:
+    """The columns to read: those of the texts, then those that group examples."""
+    grouping = data.split.group_by if isinstance(data.split.group_by, tuple) else ()
+    return (*_columns(data, task).values(), *grouping)
+
+
+def _parted(data: DataSpec, task: str, cells: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The texts, and the values that group examples."""
+    texts = len(TASK_DATA[task].columns)
+    return cells[:texts], cells[texts:]
 
 
 def _kept(texts: tuple[str, ...], task: str, tally: Tally, place: str) -> tuple[str, ...] | None:
     """The texts as they are kept; None, and a count, where one is empty."""
-    if any(_CONTROLS.search(text) for text in texts):
+    whole = "\n".join(texts)
+    if _CONTROLS.search(whole):
         bad = next(text for text in texts if _CONTROLS.search(text))
         tally.add("texts with control characters, which are taken out", "mended", f"{place}: {lines.shown(bad)}")
         texts = tuple(_CONTROLS.sub("", text) for text in texts)
@@ -144,7 +194,7 @@ def _kept(texts: tuple[str, ...], task: str, tally: Tally, place: str) -> tuple[
         what = "empty texts" if not any(kept) else "pairs with an empty side"
         tally.add(what, "left out", place)
         return None
-    if any(_RIGHT_TO_LEFT.search(text) for text in kept):
+    if not whole.isascii() and _RIGHT_TO_LEFT.search(whole):
         tally.add("texts with letters that run from right to left", "kept", place)
     return kept
 
@@ -164,5 +214,5 @@ def _columns(data: DataSpec, task: str) -> dict[str, Any]:
     names = TASK_DATA[task].columns
     if data.columns is not None:
         return {name: getattr(data.columns, name) for name in names}
-    keyed = file_kind(data.source) in NAMED
+    keyed = file_kind(data.source) in NAMED or is_data_set(data.source)
     return {name: name if keyed else number for number, name in enumerate(names, start=1)}

@@ -4,14 +4,14 @@ Examples that share a key form a group, and a group stays together: pairs with t
 documents, files of one module. The groups are ordered by a seeded hash of their keys and taken until a split has its
 share, so that lines added to the data move few of the others.
 
-Of an example only digests and its size are kept, in a file; memory is needed for about 20 bytes of it, and for those
+Of an example only digests and its size are kept, in files; memory is needed for about 20 bytes of it, and for those
 that share a key.
 """
 
 from __future__ import annotations
 
 import hashlib
-import struct
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,7 +28,9 @@ TRAIN, VALIDATION, TEST = range(3)
 
 _TAKEN = (TEST, VALIDATION)  # in this order
 _OPEN = -1  # the split of an example for which none is given
-_PART = 1 << 20  # examples that are looked at together
+_PART = 1 << 18  # examples that are looked at together
+_WRITTEN = 1 << 16  # examples that are written together
+_NAMES = "name"
 Ints = NDArray[np.int64]
 
 
@@ -51,23 +53,33 @@ class Assignment:
 
 
 class Ledger:
-    """Digests, sizes and given splits of all examples, in their order."""
+    """Digests, sizes and given splits of all examples, in their order: a file for each, in a folder of its own."""
 
-    def __init__(self, path: Path, seed: int) -> None:
-        """`path`: the file to keep them in."""
-        self._path, self._seed = path, seed
-        self._file = path.open("wb")
-        self._keys = 1
+    def __init__(self, folder: Path, seed: int) -> None:
+        """Makes `folder`."""
+        folder.mkdir()
+        self._folder, self._seed = folder, seed
+        self._names = bytearray()
+        self._held = {"size": array("I"), "split": array("b"), **{_order(code): array("Q") for code in _TAKEN}}
+        self._keys: list[str] = []
         self.count = 0
 
     def append(self, keys: Sequence[str], size: int, given: str | None = None) -> None:
         """The next example: its keys, as many as the first one has, its size, and its split if that is given."""
+        if not self.count:
+            self._keys = [f"key {number}" for number in range(len(keys))]
+            self._held |= {name: array("Q") for name in self._keys}
         name = hashlib.blake2b("\0".join(keys).encode(), digest_size=16).digest()
-        split = _OPEN if given is None else SPLITS.index(given)
-        self._keys = self._keys if self.count else len(keys)
-        row = struct.pack(f"<16s2Q{self._keys}QIb", name, *self._orders(name), *map(_digest, keys), size, split)
-        self._file.write(row)
+        self._names += name
+        self._held["size"].append(size)
+        self._held["split"].append(_OPEN if given is None else SPLITS.index(given))
+        for code in _TAKEN:
+            self._held[_order(code)].append(self._place(name, code))
+        for column, key in zip(self._keys, keys, strict=True):
+            self._held[column].append(_digest(key))
         self.count += 1
+        if self.count % _WRITTEN == 0:
+            self._write()
 
     def assign(
         self, *, validation: float | None, test: float | None, place: str = "data", unit: str = "pairs"
@@ -78,20 +90,17 @@ class Ledger:
         split is given. `place`, the source, and `unit` name things in errors. A group larger than what a share has left
         goes to training. Raises DataError if a split would be empty.
         """
-        self._file.close()
-        fields = [("name", "u1", 16), ("order", "<u8", 2), ("keys", "<u8", (self._keys,)), ("size", "<u4")]
-        kind = np.dtype([*fields, ("split", "i1")])
-        rows = np.memmap(self._path, kind, mode="r") if self.count else np.empty(0, kind)
-        groups = _Groups.of(rows)
-        codes = np.array(rows["split"])
+        self._write()
+        groups = self._groups()
+        codes = self._column("split")
         given = codes[groups.members] != _OPEN
         beside = np.isin(groups.numbers, groups.numbers[given]) & ~given
         codes[groups.members[beside]] = TRAIN
-        for order, (code, amount) in enumerate(zip(_TAKEN, (test, validation), strict=True)):
+        for code, amount in zip(_TAKEN, (test, validation), strict=True):
             if amount is not None:
-                self._take(rows, groups, codes, order, code, amount)
+                self._take(groups, codes, code, amount)
         codes[codes == _OPEN] = TRAIN
-        made = Assignment(codes, _repetitions(rows), int(np.count_nonzero(beside)))
+        made = Assignment(codes, _repetitions(self._column(_order(TEST))), int(np.count_nonzero(beside)))
         counts = made.counts
         for name in SPLITS:
             if not counts[name]:
@@ -103,21 +112,17 @@ class Ledger:
                 )
         return made
 
-    def _take(
-        self, rows: NDArray[Any], groups: _Groups, codes: NDArray[np.int8], order: int, code: int, amount: float
-    ) -> None:
+    def _take(self, groups: _Groups, codes: NDArray[np.int8], code: int, amount: float) -> None:
         """Give groups without a split the split `code`, in their order, as long as they fit into `amount`."""
-        by_size = amount < 1
-        orders = np.array(rows["order"][:, order])
-        orders[groups.first] = [self._orders(name.tobytes())[order] for name in groups.names]
-        led = np.ones(len(rows), dtype=bool)  # whether an example stands for its group
+        orders = self._column(_order(code))
+        orders[groups.first] = [self._place(name.tobytes(), code) for name in groups.names]
+        led = np.ones(self.count, dtype=bool)  # whether an example stands for its group
         led[groups.members] = False
         led[groups.first] = True
         led &= codes == _OPEN
-        sizes = rows["size"] if by_size else np.ones(len(rows), dtype=np.uint8)
-        total = sum(int(part.sum(dtype=np.int64)) for part in _parts(sizes))
-        room = round(amount * total) if by_size else int(amount)
-        firsts = np.append(groups.first, len(rows))  # the last one is no example's
+        sizes = self._column("size") if amount < 1 else np.ones(self.count, dtype=np.uint8)
+        room = round(amount * int(sizes.sum(dtype=np.int64))) if amount < 1 else int(amount)
+        firsts = np.append(groups.first, self.count)  # the last one is no example's
         group_sizes = np.zeros(len(firsts), dtype=np.int64)
         np.add.at(group_sizes, groups.numbers, sizes[groups.members].astype(np.int64))
         taken_groups = [np.empty(0, np.int64)]
@@ -133,8 +138,48 @@ class Ledger:
                 break
         codes[groups.members[np.isin(groups.numbers, np.concatenate(taken_groups))]] = code
 
-    def _orders(self, name: bytes) -> list[int]:
-        return [_digest(f"{self._seed} {SPLITS[code]} {name.hex()}") for code in _TAKEN]
+    def _groups(self) -> _Groups:
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        found = [_repeated(self._column(name)) for name in self._keys]
+        members = np.unique(np.concatenate([positions for positions, _ in found] or [np.empty(0, np.int64)]))
+        if not len(members):
+            return _Groups(members, members, members, np.empty((0, 16), np.uint8))
+        nodes, links = len(members), []
+        for positions, labels in found:
+            links.append((np.searchsorted(members, positions), nodes + labels))
+            nodes += int(labels.max(initial=-1)) + 1
+        ends = np.concatenate([one for one, _ in links]), np.concatenate([other for _, other in links])
+        graph = coo_array((np.ones(len(ends[0]), dtype=np.int8), ends), shape=(nodes, nodes))
+        components = connected_components(graph, directed=False)[1][: len(members)]
+        _, first_at, numbers = np.unique(components, return_index=True, return_inverse=True)
+        by_place = np.argsort(first_at)  # number groups by their first members
+        renumbered = np.empty_like(by_place)
+        renumbered[by_place] = np.arange(len(by_place))
+        numbers = renumbered[numbers]
+        names = np.memmap(self._folder / _NAMES, np.uint8, mode="r").reshape(-1, 16)[members]
+        high, low = names.view(">u8").T
+        least = np.lexsort((low, high, numbers))
+        starts = np.searchsorted(numbers[least], np.arange(len(first_at)))
+        return _Groups(members, numbers, members[first_at[by_place]], names[least[starts]])
+
+    def _place(self, name: bytes, code: int) -> int:
+        """Where a group of this name stands in the order in which the split `code` takes groups."""
+        return _digest(f"{self._seed} {SPLITS[code]} {name.hex()}")
+
+    def _write(self) -> None:
+        """Put what is held into the files."""
+        with (self._folder / _NAMES).open("ab") as file:
+            file.write(self._names)
+        self._names.clear()
+        for name, column in self._held.items():
+            with (self._folder / name).open("ab") as file:
+                column.tofile(file)
+            del column[:]
+
+    def _column(self, name: str) -> NDArray[Any]:
+        return np.fromfile(self._folder / name, self._held[name].typecode)
 
 
 @dataclass(frozen=True)
@@ -150,44 +195,15 @@ class _Groups:
     first: Ints
     names: NDArray[np.uint8]
 
-    @classmethod
-    def of(cls, rows: NDArray[Any]) -> _Groups:
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
-
-        found = [_repeated(rows["keys"][:, column]) for column in range(rows["keys"].shape[1])]
-        members = np.unique(np.concatenate([positions for positions, _ in found]))
-        if not len(members):
-            return cls(members, members, members, np.empty((0, 16), np.uint8))
-        nodes, links = len(members), []
-        for positions, labels in found:
-            links.append((np.searchsorted(members, positions), nodes + labels))
-            nodes += int(labels.max(initial=-1)) + 1
-        ends = np.concatenate([one for one, _ in links]), np.concatenate([other for _, other in links])
-        graph = coo_array((np.ones(len(ends[0]), dtype=np.int8), ends), shape=(nodes, nodes))
-        components = connected_components(graph, directed=False)[1][: len(members)]
-        _, first_at, numbers = np.unique(components, return_index=True, return_inverse=True)
-        by_place = np.argsort(first_at)  # number groups by their first members
-        renumbered = np.empty_like(by_place)
-        renumbered[by_place] = np.arange(len(by_place))
-        numbers = renumbered[numbers]
-        names = rows["name"][members]
-        high, low = names.view(">u8").T
-        least = np.lexsort((low, high, numbers))
-        starts = np.searchsorted(numbers[least], np.arange(len(first_at)))
-        return cls(members, numbers, members[first_at[by_place]], names[least[starts]])
-
 
 def _repeated(values: NDArray[np.uint64]) -> tuple[Ints, Ints]:
     """Positions of the values that occur more than once, and a number for each such value."""
-    in_order = np.array(values)
-    in_order.sort()
+    in_order = np.sort(values)
     twice = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
     del in_order
-    if not len(twice):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    positions, labels = [], []
-    for start, part in zip(range(0, len(values), _PART), _parts(values), strict=True):
+    positions, labels = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for start in range(0, len(values) if len(twice) else 0, _PART):
+        part = values[start : start + _PART]
         label = np.minimum(np.searchsorted(twice, part), len(twice) - 1)
         hit = np.flatnonzero(twice[label] == part)
         positions.append(start + hit)
@@ -195,10 +211,9 @@ def _repeated(values: NDArray[np.uint64]) -> tuple[Ints, Ints]:
     return np.concatenate(positions), np.concatenate(labels)
 
 
-def _repetitions(rows: NDArray[Any]) -> int:
-    """How many examples have the keys of an earlier one."""
-    in_order = np.array(rows["order"][:, 0])  # a digest of the name
-    in_order.sort()
+def _repetitions(values: NDArray[np.uint64]) -> int:
+    """How many values stood before."""
+    in_order = np.sort(values)
     return int(np.count_nonzero(in_order[1:] == in_order[:-1]))
 
 
@@ -226,9 +241,8 @@ def _fitting(sizes: Ints, room: int) -> NDArray[np.bool_]:
     return taken
 
 
-def _parts(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    for start in range(0, len(values), _PART):
-        yield np.asarray(values[start : start + _PART])
+def _order(code: int) -> str:
+    return f"order of {SPLITS[code]}"
 
 
 def _digest(text: str) -> int:

@@ -45,7 +45,18 @@ def test_the_example_of_every_key_is_as_generated_and_loads():
     assert max(map(len, text.splitlines())) <= 120
 
 
-@pytest.mark.parametrize("key", ["training.max_steps", "training.max_epochs", "data.columns", "data.header"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "training.max_steps",
+        "training.max_epochs",
+        "data.columns",
+        "data.header",
+        "data.generate",
+        "data.config",
+        "data.revision",
+    ],
+)
 def test_the_keys_behind_a_comment_sign_are_real(key):
     lines = spec.every_key().splitlines()
     word = key.rpartition(".")[2]
@@ -82,6 +93,7 @@ def test_the_schema_is_valid_and_agrees_with_the_reader():
         ("search", "scheduler", "pbt"),
         ("search", "algorithm", "pbt"),
         ("data", "columns", {"source": 0, "target": 1}),
+        ("data", "generate", {"languages": []}),
     ]:
         bad = {**good, section: {**good[section], key: held}}
         assert not validator.is_valid(bad), (section, key, held)
