@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 import psutil
 import yaml
 
-from tuneyard import registry, settings, sweeps
+from tuneyard import registry, requests, settings, sweeps
+from tuneyard.progress import OnProgress, telling
+from tuneyard.results import Sweep, open_sweep
 from tuneyard_pipelines import tracking
 from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.formulas import VocabSizes
@@ -26,9 +28,10 @@ from tuneyard_pipelines.report import TRAINING
 from tuneyard_pipelines.spec import SweepSpec, load
 
 if TYPE_CHECKING:
-    from tuneyard_pipelines.package import TextModel
+    from tuneyard_pipelines.package import TextModel as TextModel
 
 Announce = Callable[[SweepFolder], None]
+Preparing = Callable[[str, float], None]
 
 
 def run_sweep(
@@ -38,14 +41,66 @@ def run_sweep(
     mlflow: str | None = None,
     overrides: Sequence[str] = (),
     calibrate: bool = True,
-    announce: Announce = lambda folder: None,
-) -> SweepFolder:
-    """Train a sweep here and now and return its folder; blocks until it has ended.
+    on_progress: OnProgress | None = None,
+) -> Sweep:
+    """Train a sweep here and now; blocks until it has ended.
 
-    `spec`: a path, read with the `KEY=VALUE` overrides, or a spec that is loaded already. `mlflow`: a tracking URI.
-    `calibrate`: measure this machine for some seconds, once, so that the report sets a forecast beside what was.
-    `announce` is called once the sweep is accepted. Raises InputError for what is wrong with spec, data or resources,
-    UnreachableError without MLflow; nothing is left behind then.
+    >>> sweep = tuneyard.run_sweep("examples/dates.yaml", on_progress=print)
+    >>> sweep.trials().head()
+    >>> sweep.model().predict(["3. März 2024"])
+
+    `spec`: a path, read with the `KEY=VALUE` overrides, or a spec that is loaded already. `home`: the folder of state,
+    else that of `tuneyard` on the command line. `mlflow`: a tracking URI. `calibrate`: measure this machine for some
+    seconds, once, so that the report sets a forecast beside what was. `on_progress` is called with a `Progress` at each
+    change, at most twice a second, from one thread that is not the caller's; the trials do not wait for it. If it
+    raises, that is logged, it is not called again, and the sweep goes on.
+
+    Ctrl-C, or a notebook's "interrupt", ends the trials in order: the sweep comes back as `interrupted`, and
+    `resume_sweep` goes on from the last checkpoints. One in which no trial completed comes back as `failed`.
+
+    Raises InputError for what is wrong with spec, data or resources, UnreachableError without MLflow; nothing is left
+    behind then. Raises TuneyardError for what goes wrong later; what is done is kept, and can be resumed.
+    """
+    with telling(on_progress) as teller:
+        folder = train(
+            spec,
+            home=home,
+            mlflow=mlflow,
+            overrides=overrides,
+            calibrate=calibrate,
+            announce=teller.accepted,
+            preparing=teller.preparing,
+        )
+    return Sweep(folder)
+
+
+def resume_sweep(sweep: Sweep | str, *, home: Path | None = None, on_progress: OnProgress | None = None) -> Sweep:
+    """Go on with what is unfinished in a sweep, or in the one whose id begins so; blocks as `run_sweep` does.
+
+    One that was stopped goes on, too; one of which nothing is left stays as it is. Raises RefusedError while another
+    process drives it.
+    """
+    held = open_sweep(sweep, home=home) if isinstance(sweep, str) else sweep
+    requests.ask(held.folder, requests.resume(held.folder))
+    with telling(on_progress) as teller:
+        teller.accepted(held.folder)
+        go_on(held.folder)
+    return held
+
+
+def train(
+    spec: SweepSpec | str | Path,
+    *,
+    home: Path | None = None,
+    mlflow: str | None = None,
+    overrides: Sequence[str] = (),
+    calibrate: bool = True,
+    announce: Announce = lambda folder: None,
+    preparing: Preparing = lambda doing, share: None,
+) -> SweepFolder:
+    """`run_sweep` for who watches the folder: `announce` is called with it once the sweep is accepted.
+
+    `preparing` is told before that what is done to the data, and its share, from this thread.
     """
     if isinstance(spec, SweepSpec) and overrides:
         raise InputError(
@@ -68,11 +123,12 @@ def run_sweep(
         tracking_uri=uri,
         sweep_id=secrets.token_hex(4),
         announce=announce,
+        preparing=preparing,
         forecast=_forecast(planned),
     )
 
 
-def resume_sweep(folder: SweepFolder, *, announce: Announce = lambda folder: None) -> SweepState:
+def go_on(folder: SweepFolder, *, announce: Announce = lambda folder: None) -> SweepState:
     """Go on with what is unfinished or was asked for meanwhile; a sweep of which nothing is left stays as it is."""
     from tuneyard_pipelines import sweep
 

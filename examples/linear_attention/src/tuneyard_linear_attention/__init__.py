@@ -19,11 +19,11 @@ def _sizes(values: Values) -> tuple[int, int, int, int, int]:
     return d, f, heads, layers, min(CHUNK, length)
 
 
-def _forward_flops(values: Values, sizes: VocabSizes) -> int:
+def _forward_flops(values: Values, vocabularies: VocabSizes) -> int:
     """As GPT's, but that a token meets C others and a sum of K (K + 1) numbers a head, whatever the window."""
     d, f, heads, layers, chunk = _sizes(values)
     within, across = 2 * chunk * (2 * d + heads), 4 * d * (d // heads + 1)
-    return layers * (8 * d * d + within + across + 4 * d * f) + 2 * d * sizes.target
+    return layers * (8 * d * d + within + across + 4 * d * f) + 2 * d * vocabularies.target
 
 
 def _kept_floats(values: Values) -> int:

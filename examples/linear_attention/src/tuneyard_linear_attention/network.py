@@ -137,12 +137,12 @@ def linear_attention(
     return torch.cat(contexts, dim=2), sum_BHKM
 
 
-def build(model: Model, sizes: VocabSizes) -> LinearAttentionModel:
+def build(model: Model, vocabularies: VocabSizes) -> LinearAttentionModel:
     """The untrained network of a trial."""
     assert model.positions is not None, "a trial's point is complete"
     return LinearAttentionModel(
         TransformerConfig(
-            vocab_size=sizes.target,
+            vocab_size=vocabularies.target,
             d_model=model.d_model,
             num_heads=model.num_heads,
             num_layers=model.num_layers,
