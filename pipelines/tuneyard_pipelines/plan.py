@@ -11,6 +11,7 @@ from typing import Any
 from tuneyard_pipelines import cost
 from tuneyard_pipelines.catalog import Vocabularies, complete, tokenizer_name, vocab_sizes
 from tuneyard_pipelines.cost import Speed
+from tuneyard_pipelines.data_facts import DataFacts
 from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.ranges import Choice, Point, Range
 from tuneyard_pipelines.space import Space, Survey
@@ -25,11 +26,13 @@ class Machine:
     """What a plan cannot know by itself. Left out, what depends on it is left out, or marked as approximate.
 
     vocabularies: how many ids tokenizers have on this data, by `tokenizer_name`; exact: whether they were counted on
-    all of it; speed: a calibration; slots: trials at once; memory_bytes: of this machine.
+    all of it; data: its sizes, lengths and padding; speed: a calibration; slots: trials at once; memory_bytes: of this
+    machine.
     """
 
     vocabularies: Vocabularies = field(default_factory=dict)
     exact: bool = False
+    data: DataFacts | None = None
     speed: Speed | None = None
     slots: int = 1
     memory_bytes: int | None = None
@@ -135,6 +138,7 @@ class Plan:
     expected_tokens: int | None
     slots: int
     training_s: float | None
+    data: DataFacts | None
     limits: tuple[str, ...]
     problems: tuple[str, ...]
 
@@ -160,6 +164,7 @@ class Plan:
             *inside,
             f"tokens     {self._tokens()}",
             *([f"time       {self._time()}"] if self.training_s is not None else []),
+            *(f"{label:<10} {line}" for label, line in (self.data.lines() if self.data else ())),
             *(f"limit      {limit}" for limit in self.limits),
             *(f"problem    {problem}" for problem in self.problems),
         ]
@@ -192,6 +197,7 @@ def plan(spec: SweepSpec, machine: Machine = Machine()) -> Plan:
         expected_tokens=_sum([one.expected_tokens for one in variants]),
         slots=machine.slots,
         training_s=training_s,
+        data=machine.data,
         limits=tuple(_limits(spec, training_s)),
         problems=tuple(dict.fromkeys(problems)),
     )

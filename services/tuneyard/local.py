@@ -10,10 +10,10 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import yaml
@@ -31,10 +31,17 @@ from tuneyard_pipelines.spec import SweepSpec, load
 
 if TYPE_CHECKING:
     from tuneyard_pipelines.data.cache import Collected
+    from tuneyard_pipelines.data.examples import Finding
+    from tuneyard_pipelines.data.look import Look
+    from tuneyard_pipelines.data_facts import DataFacts
     from tuneyard_pipelines.package import TextModel as TextModel
+    from tuneyard_pipelines.suggest import Reading
 
 Announce = Callable[[SweepFolder], None]
 Preparing = Callable[[str, float], None]
+SHOWN_EXAMPLES = 3  # of each split
+CHECKED_BYTES = 128 << 20  # of a source that is prepared to see that it can be
+UNMEASURED_TOKEN_S = 1e-4  # a token of a small model on a core, where the speed is not measured
 
 
 def run_sweep(
@@ -162,6 +169,138 @@ def plan_sweep(spec: SweepSpec, *, home: Path | None = None, calibrate: bool = T
     return plan(spec, machine)
 
 
+@dataclass(frozen=True)
+class DataView:
+    """What `data show` says: facts, findings, and the first examples of each split as (column, text) lists."""
+
+    facts: DataFacts
+    findings: tuple[Finding, ...]
+    examples: Mapping[str, Sequence[Mapping[str, str]]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            **self.facts.to_dict(),
+            "findings": [one.to_dict() for one in self.findings],
+            "first_examples": {name: [dict(one) for one in found] for name, found in self.examples.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Found:
+    """A source as it was looked at, and the ways to take it, the likeliest first; that one is clear, or not."""
+
+    look: Look
+    readings: tuple[Reading, ...]
+    clear: bool
+
+
+def look_at(source: str, *, task: str | None = None, home: Path | None = None) -> Found:
+    """Look at a data file, a pattern, a data set, or built-in data. Raises DataError for what cannot be used."""
+    from tuneyard_pipelines import suggest
+    from tuneyard_pipelines.catalog import TASK_DATA, hub_name, is_data_set
+    from tuneyard_pipelines.data import look, sources
+    from tuneyard_pipelines.spec import DataSpec
+
+    if is_data_set(source) or hub_name(source):
+        named = sources.pinned(DataSpec.model_validate({"source": source}))
+        cache = (home or settings.find_home()) / "data"
+        seen = look.look_at_data_set(source, Path(sources.local(named, cache).source).expanduser())
+        return Found(seen, *suggest.readings(seen, task))
+    if not source.startswith("builtin/"):
+        seen = look.look(str(Path(source).expanduser()))
+        return Found(seen, *suggest.readings(seen, task))
+    data = DataSpec.model_validate({"source": source})
+    tasks = [name for name, takes in TASK_DATA.items() if takes.takes(source) and task in (None, name)]
+    if not tasks:
+        raise InputError(f"--task {task}: {source} is nothing that this task takes; leave the option out")
+    seen = look.look_at_examples(data, tasks[0], seed=1)
+    return Found(seen, (suggest.Reading(tasks[0], seen.columns, "what this built-in data is for"),), True)
+
+
+def draft_spec(look: Look, reading: Reading, *, out: Path, home: Path | None = None, calibrate: bool = True) -> str:
+    """The text of a spec for `reading` that will lie at `out`, with a budget of about ten minutes on this machine.
+
+    Data of up to 128 MB is prepared to see that it can be. Raises InputError for data that cannot be used.
+    """
+    from tuneyard_pipelines import data, suggest
+    from tuneyard_pipelines.data.profile import measure
+    from tuneyard_pipelines.spec import parse
+
+    home = home or settings.find_home()
+    name = spec_name(str(out))
+    path = look.source if look.source.startswith(("builtin/", "hub/")) else _relative(Path(look.source), out.parent)
+    made = suggest.draft(look, reading, path=path, name=name, measure=measure)
+    spec = parse(made.text(), file=str(out))
+    if look.size_bytes <= CHECKED_BYTES:
+        settings.make_home(home)
+        data.prepare(spec.data, spec.seed, home / "data", spec.task)
+    planned = plan(spec, _machine(spec, home, calibrate=calibrate))
+    training_s = planned.training_s or UNMEASURED_TOKEN_S * (planned.expected_tokens or 0)
+    return suggest.within(made, training_s / made.training["max_tokens"], slots=planned.slots).text()
+
+
+def spec_name(file: str) -> str:
+    """The name of a spec for the data in `file`."""
+    from tuneyard_pipelines.suggest import slug
+
+    return slug(Path(file).name.partition(".")[0])
+
+
+def write_spec(text: str, out: Path) -> SweepSpec:
+    """Put an accepted spec at `out`, whole or not at all. Raises SpecError for one that is not accepted."""
+    partial = out.with_name(f".{out.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        spec = load(partial)
+        partial.replace(out)
+    except OSError as cause:
+        raise InputError(f"{out}: cannot be written ({cause.strerror}); name another place with --out") from cause
+    finally:
+        partial.unlink(missing_ok=True)
+    return spec
+
+
+def find_data(source: str, *, task: str | None = None, overrides: Sequence[str] = ()) -> SweepSpec:
+    """The spec that a path names, or the one that `init` would write for data. Raises InputError like them."""
+    from tuneyard_pipelines.spec import parse
+
+    if source.lower().endswith((".yaml", ".yml")):
+        return load(Path(source), overrides)
+    found = look_at(source, task=task)
+    out = Path.cwd() / f"{Path(source).name}.yaml"
+    return parse(
+        draft_spec(found.look, found.readings[0], out=out, calibrate=False), file=str(out), overrides=overrides
+    )
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """The path as a spec in `folder` names it."""
+    written = os.path.relpath(path.absolute(), folder.absolute())
+    return str(path.absolute()) if written.startswith(f"..{os.sep}..") else written
+
+
+def show_data(
+    spec: SweepSpec, *, home: Path | None = None, progress: Preparing = lambda doing, share: None
+) -> DataView:
+    """Prepare the data of a sweep, cut it by each of its tokenizers, and say what that gives.
+
+    Both are kept in the cache of the home, where a sweep finds them. Raises DataError for data that cannot be used.
+    """
+    from tuneyard_pipelines import data
+    from tuneyard_pipelines.data import profile
+
+    home = home or settings.find_home()
+    settings.make_home(home)
+    prepared = data.prepare(spec.data, spec.seed, home / "data", spec.task, progress)
+    encoded = [(one, data.encode(prepared, one.tokenizer, progress)) for one in profile.candidates(spec)]
+    return DataView(
+        facts=profile.facts(prepared, encoded, task=spec.task, seed=spec.seed),
+        findings=prepared.findings,
+        examples={name: prepared.first(name, SHOWN_EXAMPLES) for name in prepared.examples},
+    )
+
+
 def _forecast(planned: Plan) -> dict[str, float]:
     """The quantities that a report sets beside what was measured; nothing without a calibration."""
     if planned.training_s is None or planned.expected_tokens is None:
@@ -175,7 +314,10 @@ def _forecast(planned: Plan) -> dict[str, float]:
 
 def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:
     """What there is to know for a plan: this machine, the data's vocabularies, and the speed of training."""
+    from tuneyard_pipelines.data import profile
+
     vocabularies, exact = _vocabularies(spec, home)
+    data = profile.quickly(spec, home / "data")
     resources = spec.resources
     memory_bytes = psutil.virtual_memory().total
     cores = os.cpu_count() or 1
@@ -185,6 +327,7 @@ def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:
     machine = Machine(
         vocabularies=vocabularies,
         exact=exact,
+        data=data,
         slots=min(slots, spec.search.max_concurrent_trials or slots),
         memory_bytes=None if os.environ.get("RAY_ADDRESS") else memory_bytes,  # trials may run elsewhere
     )

@@ -9,7 +9,6 @@ Shapes: B pairs, S source length, T target length.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ import torch
 
 from tuneyard_modules.translation import TranslationBatch
 from tuneyard_pipelines.data.errors import DataError
+from tuneyard_pipelines.data.order import cut, pair_batches, slices
 from tuneyard_pipelines.data.stream import Budget, Cursor, Stream
 from tuneyard_pipelines.data.text_tokenizer import BOS, EOS, PAD
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tuneyard_pipelines.data.tokens import EncodedSplit, Ints, TokenLists
 
 __all__ = ["BatchStream", "Budget", "Cursor", "eval_batches"]
-
-_LENGTH_MIX = 1.5  # about the largest ratio of lengths in a batch
 
 
 class BatchStream(Stream[TranslationBatch]):
@@ -60,11 +58,9 @@ class BatchStream(Stream[TranslationBatch]):
         self._pairs, self._kept = pairs, kept
 
     def _batches(self, number: int) -> list[Ints]:
-        rng = np.random.default_rng([self._seed, number])
-        stirred = self._pairs.tokens[self._kept] * rng.uniform(1.0, _LENGTH_MIX, self.kept)
-        order = self._kept[np.argsort(stirred)]
-        batches = _slices(order, _cut(self._pairs.tokens[order], self._batch_tokens))
-        return [batches[batch] for batch in rng.permutation(len(batches))]
+        return pair_batches(
+            self._pairs.tokens, self._kept, batch_tokens=self._batch_tokens, seed=self._seed, number=number
+        )
 
     def _build(self, members: Ints, share: float) -> TranslationBatch:
         return _build(self._pairs, members, share)
@@ -79,10 +75,10 @@ def eval_batches(
     """
     whole = _Pairs.read(encoded_split)
     pairs = _Pairs(whole.ids, whole.source.upto(sequence_length - 1), whole.target.upto(sequence_length - 1))
-    cut = (pairs.source.lengths < whole.source.lengths) | (pairs.target.lengths < whole.target.lengths)
+    shortened = (pairs.source.lengths < whole.source.lengths) | (pairs.target.lengths < whole.target.lengths)
     order = np.lexsort((pairs.source.lengths, pairs.tokens))
-    members = _slices(order, _cut(pairs.tokens[order], batch_tokens))
-    return [_build(pairs, batch, share=0.0) for batch in members], int(cut.sum())
+    members = slices(order, cut(pairs.tokens[order], batch_tokens))
+    return [_build(pairs, batch, share=0.0) for batch in members], int(shortened.sum())
 
 
 @dataclass(frozen=True)
@@ -127,21 +123,6 @@ class _Pairs:
 
 def _side(texts: TokenLists) -> _Side:
     return _Side(texts.flat, texts.bounds[:-1], texts.lengths)
-
-
-def _cut(tokens: Ints, batch_tokens: int) -> list[int]:
-    """Bounds of batches over pairs in order: each as many as fit, at least one."""
-    total = np.cumsum(tokens)
-    bounds = [0]
-    while bounds[-1] < len(tokens):
-        before = total[bounds[-1]] - tokens[bounds[-1]]
-        fitting = int(np.searchsorted(total, before + batch_tokens, side="right"))
-        bounds.append(max(fitting, bounds[-1] + 1))
-    return bounds
-
-
-def _slices(order: Ints, bounds: list[int]) -> list[Ints]:
-    return [order[start:end] for start, end in itertools.pairwise(bounds)]
 
 
 def _build(pairs: _Pairs, members: Ints, share: float) -> TranslationBatch:

@@ -38,6 +38,14 @@ _UTF_8 = ("utf-8", "utf8", "utf-8-sig")
 codecs.register_error("tuneyard.broken", lambda error: (_BROKEN, cast(UnicodeDecodeError, error).end))
 
 
+class UnnamedEncodingError(DataError):
+    """A file is not UTF-8, and `likely` is the encoding that fits it."""
+
+    def __init__(self, message: str, likely: str) -> None:
+        super().__init__(message)
+        self.likely = likely
+
+
 @dataclass(frozen=True)
 class TextFile:
     """A file of text, with its encoding and what ends a line in it."""
@@ -99,6 +107,18 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(cast(io.BufferedReader, file), "sha256").hexdigest()
 
 
+def encoding_of(path: Path) -> str:
+    """AUTO for a file that needs no encoding named, else the one that fits it best.
+
+    Raises DataError if it cannot be read, or holds no text.
+    """
+    try:
+        TextFile.look(path)
+    except UnnamedEncodingError as error:
+        return error.likely
+    return AUTO
+
+
 def opened(path: Path) -> BinaryIO:
     """The file, open for its bytes, unpacked if it is a .gz. Raises DataError if that cannot be."""
     if path.suffix.lower() != ".gz":
@@ -146,32 +166,39 @@ def _encoding(path: Path, sample: bytes) -> str:
     foreign = [line for line in lines if not line.isascii()]
     broken = sum(_BROKEN in line for line in foreign)
     if sample.count(b"\0") > len(sample) // 50 or 2 * broken > len(foreign):
-        raise DataError(f"{path}: {_guess(sample)}")
+        raise _unnamed(path, sample)
     return "utf-8"
 
 
-def _guess(sample: bytes) -> str:
+def _unnamed(path: Path, sample: bytes) -> DataError:
     """What a file is that is not UTF-8, and the remedy."""
+    if 0 < sample.count(b"\0") <= len(sample) // 10:
+        return DataError(f"{path}: holds zero bytes: it is no text. Name a file of text.")
+    name = _likely(sample)
+    if name is None:
+        return DataError(
+            f"{path}: is not UTF-8, nor any encoding that is known here. Save it as UTF-8, or name it with "
+            "data.encoding."
+        )
+    begins = sample[:200].decode(name, "replace")
+    return UnnamedEncodingError(
+        f"{path}: is not UTF-8, but looks like {name}, in which it begins {shown(begins)}. If that reads well, set "
+        f"data.encoding: {name}; else set the right one, or save the file as UTF-8.",
+        name,
+    )
+
+
+def _likely(sample: bytes) -> str | None:
+    """The encoding that fits text which is not UTF-8; None where none does."""
     from charset_normalizer import from_bytes
 
-    zeros = sample.count(b"\0")
-    if zeros > len(sample) // 10:
+    if b"\0" in sample:
         little = sample[1::2].count(b"\0") >= sample[::2].count(b"\0")
-        name: str | None = "utf-16-le" if little else "utf-16-be"
-    elif zeros:
-        return "holds zero bytes: it is no text. Name a file of text."
-    elif _chinese(sample):
-        name = "gb18030"
-    else:
-        best = from_bytes(sample).best()
-        name = best.encoding.replace("_", "-") if best else None
-    if name is None:
-        return "is not UTF-8, nor any encoding that is known here. Save it as UTF-8, or name it with data.encoding."
-    begins = sample[:200].decode(name, "replace")
-    return (
-        f"is not UTF-8, but looks like {name}, in which it begins {shown(begins)}. If that reads well, set "
-        f"data.encoding: {name}; else set the right one, or save the file as UTF-8."
-    )
+        return "utf-16-le" if little else "utf-16-be"
+    if _chinese(sample):
+        return "gb18030"
+    best = from_bytes(sample).best()
+    return best.encoding.replace("_", "-") if best else None
 
 
 def _chinese(sample: bytes) -> bool:

@@ -97,6 +97,16 @@ class PreparedData:
         """The split `name` (train, validation, test), memory-mapped: id (int64) and the texts of `columns` (str)."""
         return arrow.mapped(self.folder / name)
 
+    def first(self, name: str, count: int) -> list[dict[str, str]]:
+        """The texts by column of the first `count` examples of the split `name`."""
+        found: list[dict[str, str]] = []
+        for rows in arrow.batches(self.folder / name):
+            texts = zip(*(rows[column] for column in self.columns), strict=True)
+            found += [dict(zip(self.columns, one, strict=True)) for one in texts]
+            if len(found) >= count:
+                break
+        return found[:count]
+
 
 @dataclass(frozen=True)
 class TokenCounts:
@@ -184,7 +194,28 @@ def encode(prepared: PreparedData, config: Tokenizer, progress: Progress = lambd
             counts[name] = {column: asdict(count) for column, count in encoder.counts.items()}
         return {**made_by, "sizes": asdict(sizes(tokenizers)), "counts": counts}
 
-    facts = folders.build(folder, fill)
+    return _encoded(prepared, folder, folders.build(folder, fill))
+
+
+def kept(
+    data: DataSpec, configs: Sequence[Tokenizer], cache: Path, *, seed: int, task: str
+) -> tuple[PreparedData, list[EncodedData]] | None:
+    """What `prepare` and `encode` left in `cache`; None unless all of it is there, or where to look takes long."""
+    here = sources.local(data, cache)
+    if not _quickly_digested(here):
+        return None
+    folder = _place(here, task, seed, cache).folder
+    facts = folders.read(folder)
+    encoded = [folders.read(_tokens(folder, config)) for config in configs]
+    if facts is None or None in encoded:
+        return None
+    prepared = PreparedData._of(folder, {**facts, "source": data.source})
+    return prepared, [
+        _encoded(prepared, _tokens(folder, config), made) for config, made in zip(configs, encoded, strict=True) if made
+    ]
+
+
+def _encoded(prepared: PreparedData, folder: Path, facts: Mapping[str, Any]) -> EncodedData:
     counts = {
         name: {column: TokenCounts(**count) for column, count in columns.items()}
         for name, columns in facts["counts"].items()

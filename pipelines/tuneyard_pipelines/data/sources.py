@@ -10,6 +10,7 @@ A pair is brought to Unicode normal form C and stripped of white space around it
 
 from __future__ import annotations
 
+import functools
 import glob
 import itertools
 import re
@@ -82,8 +83,7 @@ def examples(data: DataSpec, task: str, seed: int, tally: Tally) -> Iterator[Exa
 def beginning(data: DataSpec, task: str, seed: int) -> Iterator[tuple[str, ...]]:
     """The texts of the first examples of a source that `task` can use, read as far as they are taken."""
     if data.source in GENERATED:
-        first = itertools.islice(generated.examples(data, task, seed), _FIRST_EXAMPLES)
-        yield from (example.texts for example in first)
+        yield from _first_made(data, task, seed)
         return
     if data.source == STDLIB:
         yield from ((text,) for text in stdlib.read().texts)
@@ -101,6 +101,12 @@ def beginning(data: DataSpec, task: str, seed: int) -> Iterator[tuple[str, ...]]
         else:
             found = (texts for _, texts, _ in _rows(data, task, path, unused))
         yield from (kept for texts in found if (kept := _kept(texts, task, unused, "")) is not None)
+
+
+@functools.lru_cache(maxsize=2)  # a plan asks twice
+def _first_made(data: DataSpec, task: str, seed: int) -> tuple[tuple[str, ...], ...]:
+    first = itertools.islice(generated.examples(data, task, seed), _FIRST_EXAMPLES)
+    return tuple(example.texts for example in first)
 
 
 def pinned(data: DataSpec) -> DataSpec:

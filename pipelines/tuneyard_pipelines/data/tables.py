@@ -62,7 +62,7 @@ def columns_of(path: Path, *, header: bool, encoding: str = AUTO) -> list[str]:
     unused = Tally()
     match file_kind(path.name):
         case ".parquet":
-            return list(_parquet(path).schema_arrow.names)
+            return list(parquet_file(path).schema_arrow.names)
         case ".jsonl":
             first = next((line for _, line in TextFile.look(path, encoding).lines(unused, limit=MAX_DOCUMENT)), "{}")
             found = json.loads(first)
@@ -194,7 +194,7 @@ def _no_text(value: Any) -> str:
 def _parquet_rows(path: Path, names: Sequence[int | str], tally: Tally) -> Iterator[tuple[int, tuple[str, ...]]]:
     import pyarrow as pa
 
-    file = _parquet(path)
+    file = parquet_file(path)
     schema = file.schema_arrow
     for name in names:
         if name not in schema.names:
@@ -218,7 +218,8 @@ def _parquet_rows(path: Path, names: Sequence[int | str], tally: Tally) -> Itera
         raise DataError(f"{path}: row {number + 1} or one soon after it cannot be read ({error}).") from None
 
 
-def _parquet(path: Path) -> Any:
+def parquet_file(path: Path) -> Any:
+    """The open file. Raises DataError if it is not one."""
     import pyarrow as pa
     from pyarrow import parquet
 

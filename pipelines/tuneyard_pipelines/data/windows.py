@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from tuneyard_modules.language_modeling import LanguageBatch
+from tuneyard_pipelines.data.order import window_batches
 from tuneyard_pipelines.data.stream import Budget, Stream
 from tuneyard_pipelines.data.text_tokenizer import BOS, EOS, PAD
 
@@ -44,16 +45,17 @@ class WindowStream(Stream[LanguageBatch]):
         super().__init__(budget)
         self._text = _Text(encoded_train)
         self.tokens_per_pass = self._text.length
-        self._length, self._seed = sequence_length, seed
-        self._windows = max(1, batch_tokens // sequence_length)
+        self._length, self._batch_tokens, self._seed = sequence_length, batch_tokens, seed
 
     def _batches(self, number: int) -> list[Ints]:
         """The first token of each window; a window before the stream's start, at -k, lacks k tokens."""
-        rng = np.random.default_rng([self._seed, number])
-        phase = int(rng.integers(self._length))
-        starts = np.arange(phase - self._length if phase else 0, self.tokens_per_pass, self._length)
-        rng.shuffle(starts)
-        return [starts[first : first + self._windows] for first in range(0, len(starts), self._windows)]
+        return window_batches(
+            self.tokens_per_pass,
+            sequence_length=self._length,
+            batch_tokens=self._batch_tokens,
+            seed=self._seed,
+            number=number,
+        )
 
     def _build(self, members: Ints, share: float) -> LanguageBatch:
         ends_B = np.minimum(members + self._length, self.tokens_per_pass)

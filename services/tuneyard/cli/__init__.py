@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import tuneyard
-from tuneyard.cli import model, sweep
+from tuneyard.cli import data, init, model, sweep
 from tuneyard.cli.gc import gc
 from tuneyard.settings import without_passwords
 from tuneyard_pipelines.errors import UNWRITABLE, TuneyardError
@@ -28,6 +28,8 @@ app = typer.Typer(
 )
 app.add_typer(sweep.app, name="sweep")
 app.add_typer(model.app, name="model")
+app.add_typer(data.app, name="data")
+app.command()(init.init)
 app.command()(gc)
 
 

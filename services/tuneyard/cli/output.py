@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+
+_FIRST_STRONG_ISOLATE, _POP_ISOLATE = "\u2068", "\u2069"
+_STEERING = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # categories of Unicode
+_JOINERS = "\u200c\u200d"  # in words of Persian, in emoji
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 Mlflow = Annotated[
@@ -18,6 +25,45 @@ Mlflow = Annotated[
         help="The tracking server; otherwise MLFLOW_TRACKING_URI, otherwise SQLite in .tuneyard.",
     ),
 ]
+Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in model.d_model=128.")]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        "--task", metavar="TASK", help="translation or language_modeling; otherwise what the data looks like."
+    ),
+]
+
+
+def one_line(text: str, longest: int | None = None) -> str:
+    """The text on one line of a terminal: cut, what steers a terminal or turns its lines around escaped.
+
+    What runs from right to left is isolated, so that it moves nothing beside it.
+    """
+    shown = text if longest is None or len(text) <= longest else text[: longest - 1] + "…"
+    escaped = "".join(
+        character.encode("unicode_escape").decode()
+        if unicodedata.category(character) in _STEERING and character not in _JOINERS
+        else character
+        for character in shown
+    )
+    return _isolated(escaped)
+
+
+@contextlib.contextmanager
+def reporting() -> Iterator[Callable[[str, float], None]]:
+    """Gives what tells on the terminal what is done to the data; the line goes with the context."""
+    if not sys.stderr.isatty():
+        yield lambda doing, share: None
+        return
+
+    def tell(doing: str, share: float) -> None:
+        done = "" if math.isnan(share) else f" {share:.0%}"
+        print(f"\r\x1b[K{doing}{done}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield tell
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def table(head: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
@@ -37,9 +83,13 @@ def visible(text: str) -> str:
     shown = "".join("␣" if letter == " " else letter if letter.isprintable() else _escaped(letter) for letter in text)
     if shown and unicodedata.category(shown[0]).startswith("M"):
         shown = f"◌{shown}"
-    if any(unicodedata.bidirectional(letter) in ("R", "AL", "AN") for letter in shown):
-        return f"\u2068{shown}\u2069"
-    return shown
+    return _isolated(shown)
+
+
+def _isolated(text: str) -> str:
+    """The text, and what runs from right to left in it kept apart from what stands beside it."""
+    turned = any(unicodedata.bidirectional(letter) in ("R", "AL", "AN") for letter in text)
+    return f"{_FIRST_STRONG_ISOLATE}{text}{_POP_ISOLATE}" if turned else text
 
 
 def _escaped(letter: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tuneyard import requests, settings
-from tuneyard.cli.output import Json, Mlflow, table, when
+from tuneyard.cli.output import Json, Mlflow, Set, table, when
 from tuneyard_pipelines.errors import UNWRITABLE, InputError, RefusedError, TuneyardError
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Plan, train and look at sweeps.", no_args_is_help=True, rich_markup_mode=None)
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="A sweep's YAML file.")]
-Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in model.d_model=128.")]
 Calibrate = Annotated[
     bool,
     typer.Option("--calibrate/--no-calibrate", help="Measure this machine once, for a forecast."),
