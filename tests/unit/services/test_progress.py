@@ -69,12 +69,17 @@ def test_every_stage_is_told_in_its_order_by_one_thread(make_sweep: MakeSweep, l
     assert all(now != after for now, after in zip(listener.told, listener.told[1:], strict=False)), "changes only"
 
 
-def test_a_sweep_that_goes_on_is_not_told_as_ended_before(make_sweep: MakeSweep, looks: None) -> None:
+def test_a_sweep_that_goes_on_is_not_told_as_ended_before(
+    make_sweep: MakeSweep, looks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listener, sweep = Listener(), make_sweep()
     sweep.close("interrupted")
+    looked, refresh = threading.Semaphore(0), Watch.refresh
+    monkeypatch.setattr(Watch, "refresh", lambda watch: (refresh(watch), looked.release())[0])
     with telling(listener) as teller:
         teller.accepted(sweep.folder)
-        listener.wait(lambda now: now.stage == "preparing")
+        for _ in range(2):  # the first look was told by the second
+            assert looked.acquire(timeout=20)
         sweep.begin()
         listener.wait(lambda now: now.stage == "training")
         sweep.close("finished")
