@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tuneyard_pipelines.cost import FAMILIES, Speed, flops_per_token
+from tuneyard_pipelines import architectures
+from tuneyard_pipelines.cost import Speed, flops_per_token
 from tuneyard_pipelines.errors import TuneyardError, first_line
 from tuneyard_pipelines.journal import write_atomic
 from tuneyard_pipelines.spec import TrialConfig
@@ -144,7 +145,7 @@ def _rate(config: TrialConfig, vocab_size: int, device: str) -> tuple[int, float
 
     values, length = config.flat(), config.model.sequence_length
     flops = flops_per_token(values, vocab_size)
-    sequences = FAMILIES[str(config.model.architecture)].sequences
+    sequences = architectures.find(str(config.model.architecture)).cost.sequences
     tokens = min(config.training.batch_tokens, STEP_FLOPS // flops)
     rows = max(1, tokens // (sequences * length))
     network = build_network(config, vocab_size).to(device).train()

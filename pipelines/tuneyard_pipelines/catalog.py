@@ -1,27 +1,19 @@
-"""What exists by name: tasks, architectures with their own rules, metrics, built-in data; and what a point implies."""
+"""What exists by name: tasks, metrics, built-in data; and what a point implies. Architectures: `architectures.py`."""
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from tuneyard_pipelines import architectures
 
 if TYPE_CHECKING:
     from tuneyard_pipelines.keys import Tokenizer
 
 Mode = Literal["min", "max"]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What every point of an architecture must keep. `holds` reads all keys of the point, dotted."""
-
-    name: str
-    message: str
-    keys: tuple[str, ...]
-    holds: Callable[[Mapping[str, Any]], bool]
 
 
 @dataclass(frozen=True)
@@ -36,19 +28,11 @@ class Metric:
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned: the architectures that can learn it and what is measured on validation; the first is default."""
+    """What is learned: by which architecture where none is named, and what is measured; the first is the default."""
 
     name: str
-    architectures: tuple[str, ...]
+    architecture: str
     metrics: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """A family of models: its own rules, and its own values of keys that are left out."""
-
-    rules: tuple[Rule, ...]
-    defaults: Mapping[str, str | int | float]
 
 
 @dataclass(frozen=True)
@@ -131,10 +115,10 @@ TASKS: dict[str, Task] = {
     for task in (
         Task(
             "translation",
-            ("transformer",),
+            "transformer",
             ("val/exact_match", "val/accuracy", "val/bleu", "val/chrf", "val/loss", "val/perplexity"),
         ),
-        Task("language_modeling", ("gpt",), ("val/bits_per_byte", "val/accuracy", "val/loss", "val/perplexity")),
+        Task("language_modeling", "gpt", ("val/bits_per_byte", "val/accuracy", "val/loss", "val/perplexity")),
     )
 }
 
@@ -157,27 +141,6 @@ DATA_FILES: tuple[str, ...] = tuple(dict.fromkeys(suffix for held in TASK_DATA.v
 BYTE_VOCAB_SIZE = 4 + 256  # special tokens and bytes
 TOKENIZERS_WITHOUT_SIZE = ("char", "byte")
 
-_ATTENTION_RULES = (
-    Rule(
-        name="d_model % num_heads == 0",
-        message="every head takes an equal share of the width",
-        keys=("model.d_model", "model.num_heads"),
-        holds=lambda point: point["model.d_model"] % point["model.num_heads"] == 0,
-    ),
-    Rule(
-        name="d_model % 2 == 0 with sinusoidal positions",
-        message="sines and cosines come in pairs",
-        keys=("model.d_model", "model.positions"),
-        holds=lambda point: point["model.positions"] != "sinusoidal" or point["model.d_model"] % 2 == 0,
-    ),
-)
-
-ARCHITECTURES: dict[str, Architecture] = {
-    "transformer": Architecture(_ATTENTION_RULES, {"model.positions": "sinusoidal"}),
-    "gpt": Architecture(_ATTENTION_RULES, {"model.positions": "learned"}),
-}
-
-
 GUESSED_CHARACTERS = 128  # until the data has been looked at
 
 
@@ -194,8 +157,8 @@ def complete(values: Mapping[str, Any]) -> dict[str, Any]:
     """All keys of a point with what follows from others filled in, and without what does not apply to it."""
     complete = dict(values)
     if complete.get("model.architecture") is None:
-        complete["model.architecture"] = TASKS[complete["task"]].architectures[0]
-    for key, default in ARCHITECTURES[complete["model.architecture"]].defaults.items():
+        complete["model.architecture"] = TASKS[complete["task"]].architecture
+    for key, default in architectures.find(complete["model.architecture"]).defaults.items():
         if complete.get(key) is None:
             complete[key] = default
     if complete.get("model.d_ff") is None:

@@ -8,18 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from sacrebleu.metrics import BLEU, CHRF
+from torch import nn
 
-from tuneyard_modules.decoding import greedy
+from tuneyard_modules.decoding import Stepper, greedy
 from tuneyard_modules.likelihood import next_token_scores, perplexity
-from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder
 from tuneyard_modules.translation import TranslationBatch, bleu_tokenizer
 from tuneyard_pipelines import evidence
-from tuneyard_pipelines.build import Network
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, EncodedData, PreparedData
 from tuneyard_pipelines.data.batching import eval_batches
 from tuneyard_pipelines.data.windows import evaluation_windows, per_document, unknown_bits
@@ -30,7 +29,7 @@ Alive = Callable[[], None]
 
 
 def score_test(
-    network: Network,
+    network: nn.Module,
     config: TrialConfig,
     prepared: PreparedData,
     encoded: EncodedData,
@@ -47,13 +46,13 @@ def score_test(
     `sequence_length` cuts off counts against the model.
     """
     network.eval()
-    if isinstance(network, DecoderOnly):
+    if config.task == "language_modeling":
         return _score_language(network, config, prepared, encoded, folder, model, alive)
     return _score_translation(network, config, prepared, encoded, folder, model, alive)
 
 
 def _score_language(
-    network: DecoderOnly,
+    network: nn.Module,
     config: TrialConfig,
     prepared: PreparedData,
     encoded: EncodedData,
@@ -117,7 +116,7 @@ def language_signature() -> dict[str, str]:
 
 
 def _score_translation(
-    network: EncoderDecoder,
+    network: nn.Module,
     config: TrialConfig,
     prepared: PreparedData,
     encoded: EncodedData,
@@ -137,7 +136,7 @@ def _score_translation(
     device = next(network.parameters()).device
     for batch in batches:
         source_BS = batch.source_BS.to(device)
-        said = greedy(network, source_BS, bos_id=BOS, eos_id=EOS, max_length=length)
+        said = greedy(cast("Stepper[Any]", network), source_BS, bos_id=BOS, eos_id=EOS, max_length=length)
         sums = zip(said, *(part_B.tolist() for part_B in _teacher_forced(network, batch)), strict=True)
         for example, (ids, *likelihood) in zip(batch.ids, sums, strict=True):
             index = row[int(example)]
@@ -189,7 +188,7 @@ def metric_signature(bleu: BLEU, chrf: CHRF) -> dict[str, str]:
 
 
 @torch.inference_mode()
-def _teacher_forced(network: EncoderDecoder, batch: TranslationBatch) -> tuple[torch.Tensor, ...]:
+def _teacher_forced(network: nn.Module, batch: TranslationBatch) -> tuple[torch.Tensor, ...]:
     """By pair: summed negative log-likelihood in nats, right next tokens, number of them."""
     device = next(network.parameters()).device
     source_BS, target_BT = batch.source_BS.to(device), batch.target_BT.to(device)

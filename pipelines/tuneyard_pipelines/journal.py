@@ -25,6 +25,8 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pydantic import ValidationError
+
 from tuneyard_pipelines.errors import InputError, RefusedError
 from tuneyard_pipelines.spec import Point, SweepSpec
 
@@ -51,7 +53,7 @@ class Header:
     """`sweep.json`. `data` is the prepared data's folder, `home` the folder of state it lives under.
 
     `examples` counts the examples of each split, `left_out` those that cannot be used, and `findings` says what is not
-    as it should be in the source. `characters` is the vocabulary of type: char on this data, where the sweep may use it;
+    as it should be in the source. `characters` is the vocabulary of type: char on this data, where it may be used;
     `forecast` what was expected before it began.
     """
 
@@ -424,6 +426,12 @@ class SweepFolder:
                 }
             )
         except (OSError, ValueError, TypeError, KeyError) as cause:
+            if isinstance(cause, ValidationError) and raw.get("versions"):  # such as of an architecture no longer there
+                wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: found {one['input']!r}" for one in cause.errors())
+                made_with = ", ".join(f"{name} {held}" for name, held in raw["versions"].items())
+                raise InputError(
+                    f"{self.path}: its spec does not fit what is installed here ({wrong}); it was made with {made_with}"
+                ) from cause
             raise InputError(
                 f"{self.path}: sweep.json cannot be read ({cause}); this is not the folder of a sweep"
             ) from cause

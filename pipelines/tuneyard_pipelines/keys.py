@@ -19,9 +19,9 @@ from pydantic import (
     model_serializer,
 )
 
-from tuneyard_pipelines import units
+from tuneyard_pipelines import architectures, units
 from tuneyard_pipelines.catalog import BUILTIN_DATA, DATA_FILES, NUMBER_LANGUAGES, is_data_file, is_data_set
-from tuneyard_pipelines.sections import Part, Ranged, Says, refusal
+from tuneyard_pipelines.sections import OneOf, Part, Ranged, Says, refusal
 from tuneyard_pipelines.spec_yaml import shown_value
 
 NAME = r"[a-z0-9][a-z0-9._-]{0,63}"
@@ -50,18 +50,26 @@ def _clean(text: str) -> str:
     return text
 
 
+def _architecture(name: str) -> str:
+    """Raises ValueError for one that there is not."""
+    if name not in architectures.names():
+        raise ValueError
+    return name
+
+
 Whole = Annotated[int, BeforeValidator(_whole)]
 Text = Annotated[str, AfterValidator(_clean)]
 Name = Annotated[str, Field(pattern=f"^{NAME}$"), Says(NAME_RULE)]
+Architecture = Annotated[str, AfterValidator(_architecture), OneOf(architectures.names)]
 
 
 class Model(Part):
     """What is trained: transformer (Vaswani et al. 2017) or gpt (Radford et al. 2019), pre-norm, tied embeddings."""
 
-    architecture: Literal["transformer", "gpt"] | None = _key(
+    architecture: Architecture | None = _key(
         None,
         "The family of models, one for all trials of a variant; left out, transformer for translation, gpt for "
-        "language_modeling.",
+        "language_modeling. Installed packages add others.",
         examples=["transformer"],
     )
     d_model: Whole = _key(128, "Width of embeddings and layers; a multiple of num_heads.", "features", ge=1, le=16384)

@@ -12,10 +12,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from tuneyard_modules.inspection import attention_maps
+from tuneyard_modules.inspection import Attentive, attention_maps
 from tuneyard_modules.language_modeling import LanguageBatch, LanguageModelingModule, LanguageSettings
 from tuneyard_modules.objective import Optimization, SequenceModule
-from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder
 from tuneyard_modules.translation import TranslationBatch, TranslationModule, TranslationSettings
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, EncodedData, PreparedData, TextTokenizer
 from tuneyard_pipelines.data.batching import BatchStream, eval_batches
@@ -65,8 +64,8 @@ class Objective(Protocol):
         """A head, and rows of what the model says of validation examples; the module is in evaluation mode."""
         ...
 
-    def attention(self, network: Any) -> list[AttentionMap]:
-        """Where the network looks in the one example with which all trials of a sweep are shown."""
+    def attention(self, network: nn.Module) -> list[AttentionMap]:
+        """Where the network looks in the one example that all trials share; empty where it has no attention."""
         ...
 
 
@@ -119,7 +118,9 @@ class Translation:
             *((pair["source"], pair["target"], text) for pair, text in zip(pairs, said, strict=True)),
         ]
 
-    def attention(self, network: EncoderDecoder) -> list[AttentionMap]:
+    def attention(self, network: nn.Module) -> list[AttentionMap]:
+        if not isinstance(network, Attentive):
+            return []
         tokenizer, length = self._encoded.tokenizer, min(self._config.model.sequence_length, SHOWN_TOKENS)
         pair = self._prepared.split("validation")[0]
         source = [*tokenizer.encode(pair["source"])[: length - 1], EOS]
@@ -167,14 +168,15 @@ class LanguageModeling:
     def samples(self, module: LanguageModelingModule) -> list[tuple[str, ...]]:
         tokenizer = self._encoded.tokenizer
         texts = self._prepared.split("validation")["text"][:CONTINUED]
-        assert isinstance(module.network, DecoderOnly)
         rows: list[tuple[str, ...]] = [("text", "continuation")]
         for text in texts:
             ids = tokenizer.encode(text)[:PROMPT_TOKENS]
             rows.append((tokenizer.decode(ids), continued(module.network, tokenizer, ids, NEW_TOKENS)))
         return rows
 
-    def attention(self, network: DecoderOnly) -> list[AttentionMap]:
+    def attention(self, network: nn.Module) -> list[AttentionMap]:
+        if not isinstance(network, Attentive):
+            return []
         tokenizer = self._encoded.tokenizer
         shown = min(self._config.model.sequence_length, SHOWN_TOKENS)
         ids = [BOS, *tokenizer.encode(self._prepared.split("validation")[0]["text"])[: shown - 1]]

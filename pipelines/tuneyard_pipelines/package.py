@@ -2,7 +2,8 @@
 
     weights.safetensors   the network's parameters
     tokenizer.json        the vocabulary
-    model.json            task, architecture and every setting of the point, vocabulary size, package version
+    model.json            task, architecture and every setting of the point, vocabulary size, versions of Tuneyard and
+                          of the package that the architecture comes from
     manifest.json         SHA-256 of each file above; its own SHA-256 is the model's digest
 
 The same folder lies inside the MLflow model, whose code file is `mlflow_model.py`.
@@ -12,20 +13,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from tuneyard_modules.decoding import greedy, sample
-from tuneyard_modules.transformer import DecoderOnly
-from tuneyard_pipelines.build import Network, build_network
+from tuneyard_modules.decoding import Stepper, WindowedStepper, greedy, sample
+from tuneyard_pipelines import architectures
+from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, TextTokenizer
-from tuneyard_pipelines.errors import InputError, RefusedError
+from tuneyard_pipelines.errors import InputError, RefusedError, first_line
 from tuneyard_pipelines.spec import TrialConfig
 
 WEIGHTS, TOKENIZER, MODEL, MANIFEST = "weights.safetensors", "tokenizer.json", "model.json", "manifest.json"
@@ -38,7 +41,7 @@ CONTINUATION_TOKENS = 64
 class TextModel:
     """A loaded model: a translation model translates texts, a language model goes on with them."""
 
-    network: Network
+    network: nn.Module
     tokenizer: TextTokenizer
     config: TrialConfig
 
@@ -48,7 +51,7 @@ class TextModel:
         Translation: texts past `sequence_length` tokens are cut off, as in training. Language modeling: the
         continuation alone, up to CONTINUATION_TOKENS tokens; of a text past `sequence_length` the end is read.
         """
-        if isinstance(self.network, DecoderOnly):
+        if self.config.task == "language_modeling":
             return [
                 continued(self.network, self.tokenizer, self.tokenizer.encode(text), CONTINUATION_TOKENS)
                 for text in texts
@@ -59,15 +62,15 @@ class TextModel:
             ids = self.tokenizer.encode_batch(list(texts[start : start + PREDICT_BATCH]))
             sources = [torch.tensor([*row[: length - 1], EOS]) for row in ids]
             source_BS = pad_sequence(sources, batch_first=True, padding_value=PAD)
-            rows = greedy(self.network, source_BS, bos_id=BOS, eos_id=EOS, max_length=length)
+            rows = greedy(cast("Stepper[Any]", self.network), source_BS, bos_id=BOS, eos_id=EOS, max_length=length)
             predictions += [self.tokenizer.decode(row) for row in rows]
         return predictions
 
 
-def continued(network: DecoderOnly, tokenizer: TextTokenizer, ids: Sequence[int], most: int) -> str:
+def continued(network: nn.Module, tokenizer: TextTokenizer, ids: Sequence[int], most: int) -> str:
     """How the model goes on with a text, always by the likeliest token, up to `most` tokens or the text's end."""
     said = sample(
-        network,
+        cast("WindowedStepper[Any]", network),
         [BOS, *ids],
         eos_id=EOS,
         max_new=most,
@@ -79,15 +82,17 @@ def continued(network: DecoderOnly, tokenizer: TextTokenizer, ids: Sequence[int]
     return tokenizer.decode(said)
 
 
-def pack(folder: Path, network: Network, tokenizer: TextTokenizer, config: TrialConfig) -> None:
+def pack(folder: Path, network: nn.Module, tokenizer: TextTokenizer, config: TrialConfig) -> None:
     """Write the model to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     # The output shares its matrix with the embedding: clone, since safetensors refuses memory that is held twice.
     save_file({name: value.detach().cpu().clone() for name, value in network.state_dict().items()}, folder / WEIGHTS)
     tokenizer.save(folder / TOKENIZER)
+    needed = {one.name: one.version for one in architectures.packages([str(config.model.architecture)])}
     facts = {
         "format": FORMAT,
         "tuneyard": version("tuneyard"),
+        **({"packages": needed} if needed else {}),
         "vocab_size": tokenizer.vocab_size,
         "config": config.model_dump(mode="json"),
     }
@@ -104,20 +109,44 @@ def load(folder: Path, expected: str | None = None) -> TextModel:
     """Read what `pack` wrote; no file is executed.
 
     Raises RefusedError when a file differs from the manifest, or the manifest from the digest `expected`; InputError
-    when `folder` holds no model.
+    when `folder` holds no model, or one whose architecture comes from a package that is not installed here, or that
+    is of another version and builds another network.
     """
     try:
         verify(folder, expected)
         facts = json.loads((folder / MODEL).read_text())
         if facts["format"] != FORMAT:
             raise ValueError(f"its format is {facts['format']!r}, this version of Tuneyard reads {FORMAT}")
+        needed = facts.get("packages", {})
+        _check_installed(folder, needed)
         config = TrialConfig.model_validate(facts["config"])
         network = build_network(config, facts["vocab_size"])
     except (OSError, ValueError, KeyError, TypeError) as cause:
         raise InputError(f"{folder}: not a packaged model ({cause})") from cause
-    network.load_state_dict(load_file(folder / WEIGHTS))
+    try:
+        network.load_state_dict(load_file(folder / WEIGHTS))
+    except RuntimeError as cause:
+        if not needed:
+            raise
+        raise InputError(
+            f"{folder}: its weights do not fit the network that is built here ({first_line(cause)}); it was made with "
+            f"{_wanted(needed)}: install that"
+        ) from cause
     network.eval()
     return TextModel(network, TextTokenizer.load(folder / TOKENIZER), config)
+
+
+def _check_installed(folder: Path, needed: Mapping[str, str]) -> None:
+    """Raises InputError unless the packages are there, of whatever version."""
+    for name in needed:
+        try:
+            version(name)
+        except PackageNotFoundError:
+            raise InputError(f"{folder}: this model needs {_wanted(needed)}, which is not installed here") from None
+
+
+def _wanted(needed: Mapping[str, str]) -> str:
+    return " and ".join(f"{name}=={held}" for name, held in needed.items())
 
 
 def verify(folder: Path, expected: str | None) -> None:

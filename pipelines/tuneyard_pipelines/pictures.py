@@ -26,7 +26,9 @@ _CELL, _FONT, _LABEL, _GAP, _TITLE = 11, 10, 70, 12, 18  # pixels
 
 
 def attention(folder: Path, maps: Sequence[AttentionMap], title: str) -> None:
-    """Write both files."""
+    """Write both files; none where there are no maps."""
+    if not maps:
+        return
     numbers = [
         {
             "kind": one.kind,

@@ -7,7 +7,7 @@ signature of the metrics and the fingerprint of the validation data. Versions wi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
 from tuneyard_pipelines import evidence, tracking
+from tuneyard_pipelines.architectures import packages
 from tuneyard_pipelines.data import PreparedData
 from tuneyard_pipelines.errors import TuneyardError
 from tuneyard_pipelines.journal import Header, Journal, TrialState, WinnerRegistered, WinnerScored
@@ -153,16 +154,20 @@ def _log(journal: Journal, header: Header, best: TrialState, run_id: str, client
         python_model=str(CODE),
         artifacts={"model": str(journal.folder.model(best.id))},
         input_example=[example],
-        pip_requirements=requirements(header),
+        pip_requirements=requirements(header.spec.variant(best.variant).architectures),
     )
     return model
 
 
-def requirements(header: Header) -> list[str]:
-    """What serving needs, pinned to what trained it."""
+def requirements(architectures: Iterable[str]) -> list[str]:
+    """What serving needs, pinned to what trained it, the packages of `architectures` included."""
     from importlib.metadata import version
 
-    return [f"tuneyard=={version('tuneyard')}", *(f"{name}=={version(name).split('+')[0]}" for name in REQUIREMENTS)]
+    return [
+        f"tuneyard=={version('tuneyard')}",
+        *(f"{name}=={version(name).split('+')[0]}" for name in REQUIREMENTS),
+        *(f"{package.name}=={package.version}" for package in packages(architectures)),
+    ]
 
 
 def _ensure_registered_model(client: MlflowClient, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -32,6 +33,16 @@ class Says:
     """What a key takes, in words, where its type and bounds do not tell."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Marks a text that is one of the words that `known()` gives, asked when a spec is read or described."""
+
+    known: Callable[[], tuple[str, ...]]
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.known())}
 
 
 class Part(BaseModel):
@@ -203,6 +214,9 @@ def _marks(annotation: Any) -> tuple[Any, ...]:
 
 def words_of(annotation: Any) -> tuple[str, ...]:
     """The words that a key of fixed vocabulary takes; none for any other key."""
+    for mark in _marks(annotation):
+        if isinstance(mark, OneOf):
+            return mark.known()
     core = _core(annotation)
     words = get_args(core) if get_origin(core) is Literal else ()
     return tuple(word for word in words if isinstance(word, str))

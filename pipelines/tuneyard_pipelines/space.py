@@ -10,8 +10,8 @@ from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from tuneyard_pipelines import cost
-from tuneyard_pipelines.catalog import ARCHITECTURES, GUESSED_CHARACTERS, complete, vocab_size
+from tuneyard_pipelines import architectures, cost
+from tuneyard_pipelines.catalog import GUESSED_CHARACTERS, complete, vocab_size
 from tuneyard_pipelines.constraints import Constraint, ConstraintError, parse
 from tuneyard_pipelines.ranges import Choice, Continuous, Point, Range, Scalar
 from tuneyard_pipelines.vocabulary import constraint_names
@@ -56,7 +56,7 @@ class Space:
         self.mode = spec.mode
         self.trials = spec.search.trials
         self._values = spec.values
-        self._rules = ARCHITECTURES[str(spec.values["model.architecture"])].rules
+        self._rules = architectures.find(str(spec.values["model.architecture"])).rules
         self._constraints: list[Constraint] = [
             constraint_of(text, spec.values) for text in (spec.constraints if constraints is None else constraints)
         ]

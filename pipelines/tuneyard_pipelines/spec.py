@@ -149,7 +149,7 @@ class SweepSpec(Part):
     def values(self) -> dict[str, Scalar | Range | None]:
         """All dotted keys of a trial: its value, its range, or None where it is left out."""
         values: dict[str, Any] = {"task": self.task, "seed": self.seed}
-        architecture = self.model.architecture or TASKS[self.task].architectures[0]  # type: ignore[attr-defined]
+        architecture = self.model.architecture or TASKS[self.task].architecture  # type: ignore[attr-defined]
         for section, part in zip(_SECTIONS, (self.model, self.training, self.data.tokenizer), strict=True):
             values |= {f"{section}.{key}": value for key, value in part}
         return values | {"model.architecture": architecture}
@@ -178,6 +178,11 @@ class SweepSpec(Part):
     def varied(self) -> tuple[str, ...]:
         """The dotted keys that are varied in some variant, in the order in which this format declares them."""
         return tuple(key for key in self.values if any(key in spec.ranges for spec in self.by_variant.values()))
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """The architecture of each variant, named once."""
+        return tuple(dict.fromkeys(str(one.values["model.architecture"]) for one in self.by_variant.values()))
 
     @property
     def uses_characters(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tuneyard_pipelines import ranges
+from tuneyard_pipelines import architectures, ranges
 from tuneyard_pipelines.catalog import (
     GENERATED,
     METRICS,
@@ -21,6 +21,7 @@ from tuneyard_pipelines.catalog import (
     is_data_set,
 )
 from tuneyard_pipelines.constraints import ConstraintError
+from tuneyard_pipelines.errors import InputError
 from tuneyard_pipelines.sections import Part
 from tuneyard_pipelines.space import Space, constraint_of, needs_costs
 from tuneyard_pipelines.spec_yaml import Path, shown_value
@@ -48,6 +49,9 @@ class Misfit:
 
 def problems(spec: SweepSpec) -> Iterator[Misfit]:
     """Everything in `spec` that does not fit together; what two variants have in common is named once."""
+    if unusable := list(_architectures(spec)):  # nothing else can be judged without it
+        yield from unusable
+        return
     for check in (_variants, _comparable, _include, _data, _tags):
         yield from check(spec)
     named: set[tuple[Path, str]] = set()
@@ -72,6 +76,16 @@ def _where(path: Path, spec: SweepSpec, variant: str) -> Path:
             return path
         part = getattr(part, str(step))
     return ("variants", variant, *path)
+
+
+def _architectures(spec: SweepSpec) -> Iterator[Misfit]:
+    """Those whose package cannot be used."""
+    for name, variant in spec.by_variant.items():
+        path = _where(("model", "architecture"), spec, name)
+        try:
+            architectures.find(str(variant.values["model.architecture"]))
+        except InputError as error:
+            yield Misfit(path, str(error), (path, ("task",)))
 
 
 def _variants(spec: SweepSpec) -> Iterator[Misfit]:
@@ -140,9 +154,9 @@ def _judging(spec: SweepSpec) -> list[str]:
 
 
 def _task(spec: SweepSpec) -> Iterator[Misfit]:
-    task, architecture = TASKS[spec.task], str(spec.values["model.architecture"])
-    if architecture not in task.architectures:
-        message = f"found {architecture}; {spec.task} takes {', '.join(task.architectures)}"
+    architecture = str(spec.values["model.architecture"])
+    if spec.task not in architectures.find(architecture).tasks:
+        message = f"found {architecture}; {spec.task} takes {', '.join(architectures.of_task(spec.task))}"
         yield Misfit(("model", "architecture"), message, (("model", "architecture"), ("task",)))
 
 

@@ -30,7 +30,7 @@ import ray
 from ray import tune
 from ray.tune.error import TuneError
 
-from tuneyard_pipelines import budget, control, data, promotion, tracking
+from tuneyard_pipelines import architectures, budget, control, data, promotion, tracking
 from tuneyard_pipelines.cluster import cluster, fitting, nodes, quiet, request
 from tuneyard_pipelines.errors import InputError, TuneyardError, UnreachableError, first_line
 from tuneyard_pipelines.journal import (
@@ -94,7 +94,7 @@ def run(
                 data_fingerprint=prepared.fingerprint,
                 tracking_uri=tracking_uri,
                 created_ms=now_ms(),
-                versions=versions(),
+                versions=versions(spec),
                 examples=prepared.examples,
                 left_out=prepared.left_out,
                 findings=[one.to_dict() for one in prepared.findings],
@@ -125,7 +125,7 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
                     attempt=journal.state.attempt + 1,
                     time_ms=now_ms(),
                     host=socket.gethostname(),
-                    versions=versions(),
+                    versions=versions(header.spec),
                     sealed=folder.seals(),
                 )
             )
@@ -380,9 +380,15 @@ def _go_on(header: Header) -> str:
     return f"go on with: tuneyard sweep resume {header.sweep_id}"
 
 
-def versions() -> dict[str, str]:
+def versions(spec: SweepSpec) -> dict[str, str]:
+    """Of Python, of what trains, and of the packages whose architectures `spec` names."""
     names = ("tuneyard", "torch", "pytorch-lightning", "ray", "mlflow", "tokenizers", "datasets")
-    return {"python": sys.version.split()[0], **{name: version(name) for name in names}}
+    added = architectures.packages(spec.architectures)
+    return {
+        "python": sys.version.split()[0],
+        **{name: version(name) for name in names},
+        **{package.name: package.version for package in added},
+    }
 
 
 class _Signals:

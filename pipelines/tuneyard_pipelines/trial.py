@@ -21,11 +21,12 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
+from torch import nn
 
 from tuneyard_modules.objective import Divergence, Loader
 from tuneyard_pipelines import checkpoints, evidence, package, pictures, quota
 from tuneyard_pipelines.budget import HARD_STOP_S
-from tuneyard_pipelines.build import Network, build_network
+from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.checkpoints import Checkpoint, Facts
 from tuneyard_pipelines.control import Finish, finishing
 from tuneyard_pipelines.data import PreparedData, encode
@@ -106,7 +107,7 @@ def score_and_pack(folder: str, trial: str) -> tuple[Evidence, str]:
     return found, model
 
 
-def load_network(checkpoint: Checkpoint, config: TrialConfig, vocab_size: int) -> Network:
+def load_network(checkpoint: Checkpoint, config: TrialConfig, vocab_size: int) -> nn.Module:
     """The network as it was at a checkpoint."""
     network = build_network(config, vocab_size)
     state = torch.load(checkpoint.state, map_location="cpu", weights_only=True)["state_dict"]
@@ -170,7 +171,8 @@ class _Run:
         encoded = encode(prepared, self.config.tokenizer)
         self.objective = objective(self.config, prepared, encoded)
         self.stream = self.objective.stream
-        self.module = self.objective.module(build_network(self.config, encoded.tokenizer.vocab_size))
+        self.network = build_network(self.config, encoded.tokenizer.vocab_size)
+        self.module = self.objective.module(self.network)
         self.finish: Finish | None = None
         self._looked_s = 0.0
 
@@ -252,7 +254,7 @@ class _Run:
             rows = self.objective.samples(self.module)
             lines = ["\t".join(text.replace("\t", " ").replace("\n", "⏎") for text in row) for row in rows]
             (folder / SAMPLES).write_text("\n".join(lines) + "\n", encoding="utf-8")
-            pictures.attention(folder, self.objective.attention(self.module.network), self.leg.trial)
+            pictures.attention(folder, self.objective.attention(self.network), self.leg.trial)
         except Exception as cause:
             if isinstance(cause, OSError) and cause.errno in UNWRITABLE:  # ends the attempt
                 raise

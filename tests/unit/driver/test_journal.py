@@ -365,6 +365,17 @@ def test_the_header_is_read_back_as_it_was_written(make_folder: MakeFolder) -> N
     assert header == folder.header()
 
 
+def test_a_spec_that_needs_what_is_no_longer_installed_is_told_with_what_it_was_made_with(
+    make_folder: MakeFolder,
+) -> None:
+    folder = make_folder()
+    raw = json.loads((folder.path / "sweep.json").read_text())
+    raw["spec"]["model"]["architecture"] = "retention"
+    (folder.path / "sweep.json").write_text(json.dumps({**raw, "versions": {"tuneyard": "0.1.0", "my-nets": "2.3"}}))
+    with pytest.raises(InputError, match=r"architecture: found 'retention'\); it was made with .*my-nets 2\.3"):
+        folder.header()
+
+
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", '{"sweep_id": "x", "spec": {}}'])
 def test_a_folder_without_a_whole_header_is_no_sweep(tmp_path: Path, content: str | None) -> None:
     if content is not None:

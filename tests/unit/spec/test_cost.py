@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder, TransformerConfig
-from tuneyard_pipelines import cost
+from tuneyard_pipelines import architectures, cost
 from tuneyard_pipelines.cost import Speed
+from tuneyard_pipelines.errors import InputError
 
 VOCAB = 97
 
@@ -92,7 +93,7 @@ def test_the_backward_pass_keeps_what_the_formula_says(architecture, changes):
         logits_BTV = network(*[tokens] * sequences)
         F.cross_entropy(logits_BTV.flatten(0, 1), tokens.flatten())
     floats = sum(storage.nbytes() for storage in kept.values()) / 4 / (rows * length) - VOCAB
-    assert floats == pytest.approx(cost.FAMILIES[architecture].kept_floats(point), rel=0.03)
+    assert floats == pytest.approx(architectures.find(architecture).cost.kept_floats(point), rel=0.03)
 
 
 GROWTH = """
@@ -146,8 +147,8 @@ def test_derived_names_are_those_of_constraints():
     }
 
 
-def test_an_architecture_without_formula_is_named():
-    with pytest.raises(ValueError, match=r"model\.architecture=rwkv: no formula.*transformer, gpt"):
+def test_an_architecture_that_is_not_there_is_named():
+    with pytest.raises(InputError, match=r"no architecture 'rwkv'; there is transformer, gpt"):
         cost.parameters(values("rwkv"), VOCAB)
 
 

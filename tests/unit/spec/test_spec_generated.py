@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tuneyard_pipelines import catalog, spec
+from tuneyard_pipelines import architectures, catalog, spec
 from tuneyard_pipelines.plan import plan
 from tuneyard_pipelines.sections import nested, words_of
 from tuneyard_pipelines.spec_errors import all_keys, field_at
@@ -122,16 +122,16 @@ def test_every_object_of_the_schema_is_closed():
 def test_the_words_of_the_spec_are_those_of_the_catalog():
     fields = spec.SweepSpec.model_fields
     assert words_of(fields["task"].annotation) == tuple(catalog.TASKS)
-    assert words_of(spec.Model.model_fields["architecture"].annotation) == tuple(catalog.ARCHITECTURES)
+    assert words_of(spec.Model.model_fields["architecture"].annotation) == architectures.names()
     assert words_of(spec.Search.model_fields["metric"].annotation) == tuple(catalog.METRICS)
     assert words_of(spec.TrialConfig.model_fields["task"].annotation) == tuple(catalog.TASKS)
     assert get_args(catalog.Mode) == ("min", "max")
     assert nested(fields["model"]) is spec.Model
     for task in catalog.TASKS.values():
         assert set(task.metrics) <= catalog.METRICS.keys()
-        assert set(task.architectures) <= catalog.ARCHITECTURES.keys()
+        assert architectures.of_task(task.name)[0] == task.architecture
     known = set(spec.load(EXAMPLES / "dates.yaml").values)
-    for architecture in catalog.ARCHITECTURES.values():
+    for architecture in architectures.OURS.values():
         assert {key for rule in architecture.rules for key in rule.keys} <= known
         assert architecture.defaults.keys() <= known
     for metric in catalog.METRICS.values():
