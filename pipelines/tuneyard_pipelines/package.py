@@ -29,7 +29,7 @@ from tuneyard_pipelines import architectures
 from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.catalog import TASK_DATA
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, TextTokenizer
-from tuneyard_pipelines.data.text_tokenizer import load_tokenizers, save_tokenizers, sizes, tokenizer_file
+from tuneyard_pipelines.data.text_tokenizer import Piece, load_tokenizers, save_tokenizers, sizes, tokenizer_file
 from tuneyard_pipelines.errors import InputError, RefusedError, first_line
 from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.spec import TrialConfig
@@ -70,6 +70,17 @@ class TextModel:
             rows = greedy(cast("Stepper[Any]", self.network), source_BS, bos_id=BOS, eos_id=EOS, max_length=length)
             predictions += [self.tokenizers["target"].decode(row) for row in rows]
         return predictions
+
+    def pieces(self, text: str, side: str | None = None) -> list[Piece]:
+        """The tokens that the model reads of a text as its source, or has as its target; `side` names the column.
+
+        Raises InputError for a side that the model has not.
+        """
+        sides = tuple(self.tokenizers)
+        if side is not None and (len(sides) == 1 or side not in sides):
+            message = f"one of {', '.join(sides)}" if len(sides) > 1 else "a language model has one: leave it out"
+            raise InputError(f"--side {side}: {message}")
+        return self.tokenizers[side or sides[0]].pieces(text)
 
 
 def continued(network: nn.Module, tokenizer: TextTokenizer, ids: Sequence[int], most: int) -> str:

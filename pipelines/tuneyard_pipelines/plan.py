@@ -146,6 +146,9 @@ class Plan:
         """Plain data for JSON."""
         return asdict(self)
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def lines(self) -> list[str]:
         """The plan as text, one fact a line."""
         head = f"sweep      {self.name}: {self.algorithm}, best by {self.metric} ({self.mode})"

@@ -245,6 +245,14 @@ class SweepSpec(Part):
             return (1.0,)
         return asha_rungs(scheduler.min_share, scheduler.reduction_factor)
 
+    @classmethod
+    def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> SweepSpec:
+        """Read the spec in `path`, with `KEY=VALUE` overrides; raises SpecError, which names all that is wrong in it.
+
+        >>> spec = SweepSpec.load("examples/dates.yaml", ["search.trials=4", "model.d_model=32"])
+        """
+        return load(Path(path), overrides)
+
     def variant(self, name: str) -> SweepSpec:
         """The spec of one variant; "" is that of a sweep without variants. Raises KeyError."""
         return self.by_variant[name]

@@ -32,6 +32,8 @@ from ray.tune.error import TuneError
 
 from tuneyard_pipelines import architectures, budget, control, data, promotion, tracking
 from tuneyard_pipelines.cluster import cluster, fitting, nodes, quiet, request
+from tuneyard_pipelines.data import folders
+from tuneyard_pipelines.data.prepare import Progress
 from tuneyard_pipelines.errors import InputError, TuneyardError, UnreachableError, first_line
 from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.journal import (
@@ -69,18 +71,20 @@ def run(
     tracking_uri: str,
     sweep_id: str,
     announce: Callable[[SweepFolder], None] = lambda folder: None,
+    preparing: Progress = lambda doing, share: None,
     callbacks: MakeCallbacks | None = None,
     forecast: Mapping[str, float] | None = None,
 ) -> SweepFolder:
     """Accept a sweep and drive it to its end: its data is prepared, its MLflow answers, its resources exist.
 
-    Only then is its folder written, and `announce` called with it. Raises InputError, DataError or UnreachableError
+    `preparing` is told what is done to the data, and its share. Only then is the sweep's folder written, and `announce`
+    called with it. Raises InputError, DataError or UnreachableError
     before that, and leaves no folder and no run (prepared data stays cached); then whatever `drive` raises.
     """
     runnable(spec)
     spec = spec.model_copy(update={"data": data.pinned(spec.data)})
-    prepared = data.prepare(spec.data, spec.seed, home / "data", spec.task)
-    vocabularies = _encode(prepared, spec)
+    prepared = data.prepare(spec.data, spec.seed, home / "data", spec.task, preparing)
+    vocabularies = _encode(prepared, spec, preparing)
     runnable(spec, Machine(vocabularies=vocabularies, exact=True))  # now that the vocabulary is known
     tracking.connect(tracking_uri)
     folder = SweepFolder(home / "sweeps" / sweep_id)
@@ -117,9 +121,12 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
     header = folder.header()
     lease = Lease.take(folder.path)
     try:
-        with _log_file(folder.path / "driver.log"), cluster(header.spec.resources):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_log_file(folder.path / "driver.log"))
+            stack.enter_context(cluster(header.spec.resources))
             client = tracking.connect(header.tracking_uri)
             _prepare_again(header)
+            stack.enter_context(folders.held(header.data))
             journal = Journal(folder, lease.held)
             journal.append(
                 AttemptStarted(
@@ -151,9 +158,9 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
         lease.release()
 
 
-def _encode(prepared: data.PreparedData, spec: SweepSpec) -> dict[str, VocabSizes]:
+def _encode(prepared: data.PreparedData, spec: SweepSpec, preparing: Progress) -> dict[str, VocabSizes]:
     """Make the tokens that trials will look for, where it is known which; the sizes of their vocabularies."""
-    return {name: data.encode(prepared, tokenizer).sizes for name, tokenizer in spec.tokenizers.items()}
+    return {name: data.encode(prepared, tokenizer, preparing).sizes for name, tokenizer in spec.tokenizers.items()}
 
 
 def _prepare_again(header: Header) -> None:
@@ -267,9 +274,17 @@ def _tune(journal: Journal, header: Header, callbacks: MakeCallbacks | None, sea
                 name=f"a{journal.state.attempt}",
                 storage_path=storage,
                 verbose=0,
+                progress_reporter=_Silent(),
                 failure_config=tune.FailureConfig(max_failures=0),
             ),
         ).fit()
+
+
+class _Silent(tune.ProgressReporter):
+    """Tune's own, silent or not, clears the output of a notebook's cell."""
+
+    def should_report(self, trials: list[Any], done: bool = False) -> bool:
+        return False
 
 
 @contextlib.contextmanager

@@ -6,13 +6,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tuneyard.local import load_model, run_sweep
+    from tuneyard.local import load_model, plan_sweep, resume_sweep, run_sweep
+    from tuneyard.progress import Progress
+    from tuneyard.results import Sweep, open_sweep
     from tuneyard_pipelines.spec import SweepSpec
 
 __version__ = "0.1.0"
-__all__ = ["SweepSpec", "__version__", "load_model", "run_sweep"]
+__all__ = [
+    "Progress",
+    "Sweep",
+    "SweepSpec",
+    "__version__",
+    "load_model",
+    "open_sweep",
+    "plan_sweep",
+    "resume_sweep",
+    "run_sweep",
+]
 
-_HOMES = {"SweepSpec": "tuneyard_pipelines.spec", "load_model": "tuneyard.local", "run_sweep": "tuneyard.local"}
+_HOMES = {
+    "Progress": "tuneyard.progress",
+    "Sweep": "tuneyard.results",
+    "SweepSpec": "tuneyard_pipelines.spec",
+    "load_model": "tuneyard.local",
+    "open_sweep": "tuneyard.results",
+    "plan_sweep": "tuneyard.local",
+    "resume_sweep": "tuneyard.local",
+    "run_sweep": "tuneyard.local",
+}
 
 
 def __getattr__(name: str) -> Any:

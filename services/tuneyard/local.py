@@ -5,9 +5,11 @@ Ray and Lightning take seconds to import: what only reads or predicts does not p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import yaml
 
-from tuneyard import registry, settings, sweeps
+from tuneyard import registry, requests, settings, sweeps
+from tuneyard.progress import OnProgress, telling
+from tuneyard.results import Sweep, open_sweep
 from tuneyard_pipelines import tracking
 from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.formulas import VocabSizes
@@ -26,14 +30,15 @@ from tuneyard_pipelines.report import TRAINING
 from tuneyard_pipelines.spec import SweepSpec, load
 
 if TYPE_CHECKING:
+    from tuneyard_pipelines.data.cache import Collected
     from tuneyard_pipelines.data.examples import Finding
     from tuneyard_pipelines.data.look import Look
-    from tuneyard_pipelines.data.prepare import Progress
     from tuneyard_pipelines.data_facts import DataFacts
-    from tuneyard_pipelines.package import TextModel
+    from tuneyard_pipelines.package import TextModel as TextModel
     from tuneyard_pipelines.suggest import Reading
 
 Announce = Callable[[SweepFolder], None]
+Preparing = Callable[[str, float], None]
 SHOWN_EXAMPLES = 3  # of each split
 CHECKED_BYTES = 128 << 20  # of a source that is prepared to see that it can be
 UNMEASURED_TOKEN_S = 1e-4  # a token of a small model on a core, where the speed is not measured
@@ -46,14 +51,66 @@ def run_sweep(
     mlflow: str | None = None,
     overrides: Sequence[str] = (),
     calibrate: bool = True,
-    announce: Announce = lambda folder: None,
-) -> SweepFolder:
-    """Train a sweep here and now and return its folder; blocks until it has ended.
+    on_progress: OnProgress | None = None,
+) -> Sweep:
+    """Train a sweep here and now; blocks until it has ended.
 
-    `spec`: a path, read with the `KEY=VALUE` overrides, or a spec that is loaded already. `mlflow`: a tracking URI.
-    `calibrate`: measure this machine for some seconds, once, so that the report sets a forecast beside what was.
-    `announce` is called once the sweep is accepted. Raises InputError for what is wrong with spec, data or resources,
-    UnreachableError without MLflow; nothing is left behind then.
+    >>> sweep = tuneyard.run_sweep("examples/dates.yaml", on_progress=print)
+    >>> sweep.trials().head()
+    >>> sweep.model().predict(["3. März 2024"])
+
+    `spec`: a path, read with the `KEY=VALUE` overrides, or a spec that is loaded already. `home`: the folder of state,
+    else that of `tuneyard` on the command line. `mlflow`: a tracking URI. `calibrate`: measure this machine for some
+    seconds, once, so that the report sets a forecast beside what was. `on_progress` is called with a `Progress` at each
+    change, at most twice a second, from one thread that is not the caller's; the trials do not wait for it. If it
+    raises, that is logged, it is not called again, and the sweep goes on.
+
+    Ctrl-C, or a notebook's "interrupt", ends the trials in order: the sweep comes back as `interrupted`, and
+    `resume_sweep` goes on from the last checkpoints. One in which no trial completed comes back as `failed`.
+
+    Raises InputError for what is wrong with spec, data or resources, UnreachableError without MLflow; nothing is left
+    behind then. Raises TuneyardError for what goes wrong later; what is done is kept, and can be resumed.
+    """
+    with telling(on_progress) as teller:
+        folder = train(
+            spec,
+            home=home,
+            mlflow=mlflow,
+            overrides=overrides,
+            calibrate=calibrate,
+            announce=teller.accepted,
+            preparing=teller.preparing,
+        )
+    return Sweep(folder)
+
+
+def resume_sweep(sweep: Sweep | str, *, home: Path | None = None, on_progress: OnProgress | None = None) -> Sweep:
+    """Go on with what is unfinished in a sweep, or in the one whose id begins so; blocks as `run_sweep` does.
+
+    One that was stopped goes on, too; one of which nothing is left stays as it is. Raises RefusedError while another
+    process drives it.
+    """
+    held = open_sweep(sweep, home=home) if isinstance(sweep, str) else sweep
+    requests.ask(held.folder, requests.resume(held.folder))
+    with telling(on_progress) as teller:
+        teller.accepted(held.folder)
+        go_on(held.folder)
+    return held
+
+
+def train(
+    spec: SweepSpec | str | Path,
+    *,
+    home: Path | None = None,
+    mlflow: str | None = None,
+    overrides: Sequence[str] = (),
+    calibrate: bool = True,
+    announce: Announce = lambda folder: None,
+    preparing: Preparing = lambda doing, share: None,
+) -> SweepFolder:
+    """`run_sweep` for who watches the folder: `announce` is called with it once the sweep is accepted.
+
+    `preparing` is told before that what is done to the data, and its share, from this thread.
     """
     if isinstance(spec, SweepSpec) and overrides:
         raise InputError(
@@ -68,6 +125,7 @@ def run_sweep(
     home = home or settings.find_home()
     uri = settings.tracking_uri(home, mlflow)
     settings.make_home(home)
+    collect_garbage(home, settings.cache_limit_bytes())
     planned = runnable(accepted, _machine(accepted, home, calibrate=calibrate))
     return sweep.run(
         accepted,
@@ -76,11 +134,24 @@ def run_sweep(
         tracking_uri=uri,
         sweep_id=secrets.token_hex(4),
         announce=announce,
+        preparing=preparing,
         forecast=_forecast(planned),
     )
 
 
-def resume_sweep(folder: SweepFolder, *, announce: Announce = lambda folder: None) -> SweepState:
+def collect_garbage(home: Path, limit_bytes: int) -> Collected:
+    """Remove prepared data that no unfinished sweep needs, the longest unused first, until the limit is kept."""
+    from tuneyard_pipelines.data import cache
+
+    needed = []
+    for folder in sweeps.all_folders(home):
+        with contextlib.suppress(InputError):  # a damaged folder needs no data
+            if sweeps.unfinished(folder):
+                needed.append(folder.header().data)
+    return cache.collect(home / "data", limit_bytes, now_s=time.time(), keep=needed)
+
+
+def go_on(folder: SweepFolder, *, announce: Announce = lambda folder: None) -> SweepState:
     """Go on with what is unfinished or was asked for meanwhile; a sweep of which nothing is left stays as it is."""
     from tuneyard_pipelines import sweep
 
@@ -209,7 +280,9 @@ def _relative(path: Path, folder: Path) -> str:
     return str(path.absolute()) if written.startswith(f"..{os.sep}..") else written
 
 
-def show_data(spec: SweepSpec, *, home: Path | None = None, progress: Progress = lambda doing, share: None) -> DataView:
+def show_data(
+    spec: SweepSpec, *, home: Path | None = None, progress: Preparing = lambda doing, share: None
+) -> DataView:
     """Prepare the data of a sweep, cut it by each of its tokenizers, and say what that gives.
 
     Both are kept in the cache of the home, where a sweep finds them. Raises DataError for data that cannot be used.

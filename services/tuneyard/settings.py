@@ -7,9 +7,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from tuneyard_pipelines import units
 from tuneyard_pipelines.errors import InputError
 
 HOME = ".tuneyard"
+CACHE_LIMIT = "50GiB"
 _PASSWORD = re.compile(r"(?<=://)([^\s:/@]*):\S*@")
 
 
@@ -51,6 +53,15 @@ def tracking_uri(home: Path, option: str | None, environment: Mapping[str, str] 
             f"{place}: {uri!r} is not a tracking server; use http://HOST:PORT or sqlite:////absolute/path.db"
         )
     return uri
+
+
+def cache_limit_bytes(environment: Mapping[str, str] = os.environ) -> int:
+    """TUNEYARD_CACHE_LIMIT: how much prepared data the home keeps. Raises InputError for what is no amount."""
+    text = environment.get("TUNEYARD_CACHE_LIMIT", CACHE_LIMIT)
+    try:
+        return units.size_bytes(text)
+    except ValueError:
+        raise InputError(f"TUNEYARD_CACHE_LIMIT: found {text!r}; allowed: {units.SIZE_FORMS}") from None
 
 
 def is_default(home: Path, uri: str, environment: Mapping[str, str] = os.environ) -> bool:

@@ -21,7 +21,7 @@ from tuneyard_pipelines.spec import Scalar, short_name
 
 @dataclass(frozen=True)
 class Row:
-    """A trial on the leaderboard."""
+    """A trial on the leaderboard. `share` of its budget; `seconds` that it trained in legs that are over."""
 
     trial: str
     name: str
@@ -32,6 +32,7 @@ class Row:
     share: float
     tokens: int
     message: str
+    seconds: float
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "point": dict(self.point)}
@@ -72,9 +73,14 @@ class View:
         return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
 
     @property
-    def best_text(self) -> str:
+    def best(self) -> Row | None:
+        """The trial that was scored, or before there is one, the first with a score."""
         scored = [row for row in self.leaderboard if row.score is not None]
-        best = next((row for row in scored if row.trial == self.scored), next(iter(scored), None))
+        return next((row for row in scored if row.trial == self.scored), next(iter(scored), None))
+
+    @property
+    def best_text(self) -> str:
+        best = self.best
         return f"{best.trial} {self.metric} {best.score:.4g}" if best and best.score is not None else ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -245,6 +251,7 @@ def _row(trial: TrialState, header: Header, state: SweepState) -> Row:
         share=trial.share,
         tokens=trial.tokens,
         message=trial.message,
+        seconds=trial.trained_ms / 1000,
     )
 
 

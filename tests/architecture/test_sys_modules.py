@@ -54,8 +54,8 @@ def test_the_public_api_is_imported_when_it_is_asked_for() -> None:
 def test_an_unknown_public_name_is_told_with_those_that_exist() -> None:
     import tuneyard
 
-    with pytest.raises(AttributeError, match=r"no attribute 'Sweep'; it has SweepSpec, .*run_sweep"):
-        tuneyard.__getattr__("Sweep")
+    with pytest.raises(AttributeError, match=r"no attribute 'Sweeps'; it has Progress, Sweep, .*run_sweep"):
+        tuneyard.__getattr__("Sweeps")
     assert set(dir(tuneyard)) == set(tuneyard.__all__)
 
 

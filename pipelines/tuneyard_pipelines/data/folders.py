@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+PARTIAL = ".partial"
 _MANIFEST = "manifest.json"
 
 
@@ -29,10 +30,11 @@ def build(folder: Path, fill: Callable[[Path], dict[str, Any]]) -> dict[str, Any
     Raises DataError if the place cannot be written; what `fill` raises otherwise leaves nothing behind.
     """
     if (facts := read(folder)) is not None:
+        _mark_used(folder)
         return facts
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.with_name(f"{folder.name}.lock")):
+        with _locked(_lock(folder), fcntl.LOCK_EX):
             facts = read(folder)
             return _build(folder, fill) if facts is None else facts
     except OSError as error:
@@ -52,8 +54,49 @@ def read(folder: Path) -> dict[str, Any] | None:
         return None
 
 
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keeps `remove` away from a folder; several processes may hold it. It must not be built inside."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # whoever cannot write there cannot lock either, and still may read
+            stack.enter_context(_locked(_lock(folder), fcntl.LOCK_SH))
+        yield
+
+
+def remove(path: Path) -> bool:
+    """Remove a whole folder or what is left of its building; False if a process holds or builds it, or it may not."""
+    folder = path.with_name(path.name.removesuffix(PARTIAL))
+    try:
+        with _locked(_lock(folder), fcntl.LOCK_EX | fcntl.LOCK_NB):
+            doomed = path.with_name(f"{folder.name}{PARTIAL}")
+            if path != doomed:
+                _remove(doomed)
+                path.rename(doomed)  # at once no longer whole, even if this process dies now
+            _remove(doomed)
+    except OSError:
+        return False
+    return True
+
+
+def used_s(folder: Path) -> float:
+    """When a folder was used last, in seconds since 1970; 0 for one that is not whole."""
+    try:
+        return (folder / _MANIFEST).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _mark_used(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # of another user, perhaps
+        os.utime(folder / _MANIFEST)
+
+
+def _lock(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
+
+
 def _build(folder: Path, fill: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    partial = folder.with_name(f"{folder.name}.partial")
+    partial = folder.with_name(f"{folder.name}{PARTIAL}")
     _remove(partial)
     partial.mkdir()
     try:
@@ -74,9 +117,9 @@ def _build(folder: Path, fill: Callable[[Path], dict[str, Any]]) -> dict[str, An
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, how: int) -> Iterator[None]:
     with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, how)
         yield
 
 

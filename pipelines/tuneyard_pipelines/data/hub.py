@@ -13,10 +13,12 @@ as the hub itself reads them. Nothing but data files is fetched or read, and non
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import os
 import re
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -116,7 +118,7 @@ def identity(folder: Path) -> str:
 
 def look(folder: Path, config: str | None = None) -> Layout:
     """What `folder` holds, by its README and the names of its files. Raises DataError if it holds nothing to read."""
-    with tempfile.TemporaryDirectory() as scratch, _readable(folder):
+    with _reading(folder) as scratch:
         return _open(folder.resolve(), config, scratch)[0]
 
 
@@ -126,7 +128,7 @@ def rows(folder: Path, config: str | None, columns: Sequence[str]) -> Iterator[R
     A text that is missing is "". Raises DataError for a folder that `look` refuses, for a column that is missing or
     holds no text, and for a file that cannot be read.
     """
-    with tempfile.TemporaryDirectory() as scratch, _readable(folder):
+    with _reading(folder) as scratch:
         layout, splits = _open(folder.resolve(), config, scratch, columns)
         if missing := [column for column in columns if column not in layout.columns]:
             there = ", ".join(layout.columns)
@@ -240,10 +242,11 @@ def _text(row: dict[str, Any], column: str, place: str) -> str:
 
 
 @contextlib.contextmanager
-def _readable(folder: Path) -> Iterator[None]:
-    """Whatever the library raises for what it cannot read, in our words."""
+def _reading(folder: Path) -> Iterator[str]:
+    """A scratch folder for the library, and whatever it raises for what it cannot read in our words."""
     try:
-        yield
+        with tempfile.TemporaryDirectory() as scratch:
+            yield scratch
     except (DataError, MemoryError):
         raise
     except Exception as error:
@@ -252,6 +255,10 @@ def _readable(folder: Path) -> Iterator[None]:
         raise DataError(
             f"{folder}: cannot be read as a data set ({type(error).__name__}: {first_line(error)})"
         ) from error
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()  # a table that is not read to its end, the library leaves open
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers
 
-from tuneyard_pipelines.catalog import TASK_DATA, TOKENIZER_KEYS, vocab_sizes
+from tuneyard_pipelines.catalog import TASK_DATA, TOKENIZER_KEYS, hub_name, vocab_sizes
 from tuneyard_pipelines.data import arrow, folders, sources
 from tuneyard_pipelines.data.errors import DataError
 from tuneyard_pipelines.data.examples import Finding, Tally, findings_of, refuse
@@ -234,6 +234,8 @@ def count_vocabulary(
     expected = vocab_sizes({f"data.tokenizer.{key}": getattr(config, key) for key in _SIZING}, {})
     if config.type == "byte":
         return expected, True
+    if config.type != "char" and hub_name(data.source):  # fetched when it is needed
+        return expected, False
     data = sources.local(data, cache)
     if _quickly_digested(data) and (facts := folders.read(_tokens(_place(data, task, seed, cache).folder, config))):
         return VocabSizes(**facts["sizes"]), True

@@ -12,6 +12,7 @@ import typer
 
 import tuneyard
 from tuneyard.cli import data, init, model, sweep
+from tuneyard.cli.gc import gc
 from tuneyard.settings import without_passwords
 from tuneyard_pipelines.errors import UNWRITABLE, TuneyardError
 
@@ -29,6 +30,7 @@ app.add_typer(sweep.app, name="sweep")
 app.add_typer(model.app, name="model")
 app.add_typer(data.app, name="data")
 app.command()(init.init)
+app.command()(gc)
 
 
 def _version(wanted: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tuneyard import settings
-from tuneyard.cli.output import Json, Mlflow, table, when
+from tuneyard.cli.output import Json, Mlflow, table, visible, when
 from tuneyard_pipelines.errors import InputError
 
 app = typer.Typer(help="List, look at and use registered models.", no_args_is_help=True, rich_markup_mode=None)
@@ -21,6 +21,10 @@ AnyModel = Annotated[
         help="NAME (its candidate), NAME@ALIAS, NAME/VERSION, or sweep:ID/TRIAL (the winner of a sweep).",
     ),
 ]
+
+
+inspect = typer.Typer(help="Look into a model.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(inspect, name="inspect")
 
 
 @app.command("list")
@@ -86,7 +90,7 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """What the model makes of each text, one line each: a line end in it is shown as \\n; --json is exact."""
-    given = [_whole(text) for text in texts] if texts else _stdin()
+    given = [_whole(text, "model predict") for text in texts] if texts else _stdin()
     from tuneyard.local import load_model
 
     predictions = load_model(model, mlflow=mlflow).predict(given)
@@ -99,6 +103,34 @@ def predict(
     else:
         for text, prediction in zip(given, predictions, strict=True):
             print(f"{_one_line(text)}\t{_one_line(prediction)}" if texts else _one_line(prediction))
+
+
+@inspect.callback()
+def _inspected(context: typer.Context, model: AnyModel) -> None:
+    context.obj = model
+
+
+@inspect.command()
+def tokens(
+    context: typer.Context,
+    text: Annotated[str, typer.Argument(metavar="TEXT")],
+    side: Annotated[
+        str | None, typer.Option(metavar="SIDE", help="source (as it is read) or target, of a translation model.")
+    ] = None,
+    mlflow: Mlflow = None,
+    as_json: Json = False,
+) -> None:
+    """How the model cuts a text: each piece, its id, its bytes in UTF-8, and whether it is unknown; --json is exact."""
+    given = _whole(text, "model inspect")
+    from tuneyard.local import load_model
+
+    pieces = load_model(context.obj, mlflow=mlflow).pieces(given, side)
+    if as_json:
+        found = [{"piece": p.text, "id": p.id, "bytes": p.utf8.hex(), "unknown": p.unknown} for p in pieces]
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    rows = [(visible(p.text), str(p.id), p.utf8.hex(" "), "yes" if p.unknown else "") for p in pieces]
+    table(("piece", "id", "bytes", "unknown"), rows)
 
 
 def _one_line(text: str) -> str:
@@ -115,12 +147,10 @@ def _stdin() -> list[str]:
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
-def _whole(text: str) -> str:
+def _whole(text: str, command: str) -> str:
     """Raises InputError where the shell gave bytes that are not UTF-8: Python keeps those as lone surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as cause:
-        raise InputError(
-            f"model predict: TEXT {text!r} is not UTF-8; convert it first, for example with iconv"
-        ) from cause
+        raise InputError(f"{command}: TEXT {text!r} is not UTF-8; convert it first, for example with iconv") from cause
     return text

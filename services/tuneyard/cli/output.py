@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+_FIRST_STRONG_ISOLATE, _POP_ISOLATE = "\u2068", "\u2069"
 _STEERING = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # categories of Unicode
 _JOINERS = "\u200c\u200d"  # in words of Persian, in emoji
 
@@ -24,8 +25,6 @@ Mlflow = Annotated[
         help="The tracking server; otherwise MLFLOW_TRACKING_URI, otherwise SQLite in .tuneyard.",
     ),
 ]
-
-
 Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in model.d_model=128.")]
 Task = Annotated[
     str | None,
@@ -33,7 +32,6 @@ Task = Annotated[
         "--task", metavar="TASK", help="translation or language_modeling; otherwise what the data looks like."
     ),
 ]
-_FIRST_STRONG_ISOLATE, _POP_ISOLATE = "\u2068", "\u2069"
 
 
 def one_line(text: str, longest: int | None = None) -> str:
@@ -48,8 +46,7 @@ def one_line(text: str, longest: int | None = None) -> str:
         else character
         for character in shown
     )
-    turned = any(unicodedata.bidirectional(character) in ("R", "AL") for character in escaped)
-    return f"{_FIRST_STRONG_ISOLATE}{escaped}{_POP_ISOLATE}" if turned else escaped
+    return _isolated(escaped)
 
 
 @contextlib.contextmanager
@@ -72,9 +69,42 @@ def reporting() -> Iterator[Callable[[str, float], None]]:
 def table(head: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
     """Columns padded to their widest cell; plain text, so that it can be piped."""
     lines = [head, *rows] if head else list(rows)
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    widths = [max(_width(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        padded = (cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True))
+        print("  ".join(padded).rstrip())
+
+
+def visible(text: str) -> str:
+    """Any text as one line that garbles nothing around it: blanks as ␣, what cannot be seen as \\n or \\u202e.
+
+    A mark that would join the character before it stands on a circle; letters from right to left are kept apart.
+    """
+    shown = "".join("␣" if letter == " " else letter if letter.isprintable() else _escaped(letter) for letter in text)
+    if shown and unicodedata.category(shown[0]).startswith("M"):
+        shown = f"◌{shown}"
+    return _isolated(shown)
+
+
+def _isolated(text: str) -> str:
+    """The text, and what runs from right to left in it kept apart from what stands beside it."""
+    turned = any(unicodedata.bidirectional(letter) in ("R", "AL", "AN") for letter in text)
+    return f"{_FIRST_STRONG_ISOLATE}{text}{_POP_ISOLATE}" if turned else text
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal."""
+    return sum(_letter_width(letter) for letter in text)
+
+
+def _letter_width(letter: str) -> int:
+    if unicodedata.category(letter) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in ("W", "F") else 1
 
 
 def when(time_ms: int) -> str:

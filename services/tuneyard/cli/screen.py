@@ -9,7 +9,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console, Group
@@ -18,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuneyard import sweeps
+from tuneyard.progress import REFRESH_S, Watch, clock
 from tuneyard_pipelines import standing
 from tuneyard_pipelines.journal import (
     AttemptStarted,
@@ -29,17 +29,14 @@ from tuneyard_pipelines.journal import (
     LegStarted,
     SweepFolder,
     SweepState,
-    Tail,
     TrialEnded,
     TrialState,
     WinnerRegistered,
     WinnerScored,
 )
-from tuneyard_pipelines.metrics import MetricReader, MetricValue
-from tuneyard_pipelines.plan import plan
 from tuneyard_pipelines.spec import short_name
 
-REFRESH_S = 0.5
+FINISHING = ("scoring", "registering", "sending")
 STYLES = {"running": "bold cyan", "completed": "green", "waiting": "dim", "stopped_early": "dim"}
 
 
@@ -69,78 +66,19 @@ def watching(doing: str) -> Iterator[Callable[[SweepFolder], None]]:
             thread.join()
 
 
-class Progress:
-    """The sweep's state with the newest value of each of its trials' metrics; `refresh` reads what is new."""
-
-    def __init__(self, folder: SweepFolder, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self.folder, self.header, self._clock_s = folder, folder.header(), clock_s
-        self.state = SweepState()
-        self.latest: dict[str, dict[str, MetricValue]] = {}
-        self._tail = Tail(folder.journal)
-        self._readers: dict[str, MetricReader] = {}
-        self._read: set[str] = set()
-        planned = plan(self.header.spec)
-        self._expected, self._trials = planned.expected_tokens, planned.trials
-        self._began: tuple[float, int] | None = None
-
-    def refresh(self) -> list[Event]:
-        events = list(self._tail.events())
-        for event in events:
-            self.state = self.state.after(event)
-        for trial in self.state.trials.values():
-            if trial.id not in self._read:
-                reader = self._readers.setdefault(trial.id, MetricReader(self.folder, trial.id))
-                self.latest.setdefault(trial.id, {}).update({m.key: m for m in reader.new(self.state)})
-            if trial.outcome is not None:
-                self._read.add(trial.id)
-        if self._began is None and any(trial.running for trial in self.state.trials.values()):
-            self._began = (self._clock_s(), self.tokens)
-        return events
-
-    def doing(self) -> str:
-        """What is done once all trials have ended; empty before, and after the sweep's end."""
-        state, registration = self.state, self.header.spec.registration
-        ended = sum(trial.outcome is not None for trial in state.trials.values())
-        best = standing.leader(self.header, state)
-        if state.ended is not None or best is None or ended < max(self._trials, len(state.trials)):
-            return ""
-        if state.scored is None or state.scored.trial != best.id:
-            return f"scoring {best.id} on the test split ..."
-        if registration and (state.registered is None or state.registered.trial != best.id):
-            return f"registering {registration.name} ..."
-        return "sending the rest to MLflow ..."
-
-    @property
-    def tokens(self) -> int:
-        return sum(self.trial_tokens(trial) for trial in self.state.trials.values())
-
-    def trial_tokens(self, trial: TrialState) -> int:
-        newest = self.latest.get(trial.id, {}).get("train/tokens")
-        return max(trial.tokens, int(newest.value) if newest else 0)
-
-    def left_s(self) -> float | None:
-        """Seconds left if the rest goes as fast as this attempt has gone so far; None while nothing is known."""
-        if self._began is None or self._expected is None:
-            return None
-        since, tokens = self._began
-        done = self.tokens - tokens
-        elapsed_s = self._clock_s() - since
-        return max(0.0, self._expected - self.tokens) * elapsed_s / done if done > 0 and elapsed_s > 5 else None
-
-
-def render(progress: Progress, height: int, width: int) -> Group:
+def render(watch: Watch, height: int, width: int) -> Group:
     """The best so far and the time left, and under it the table of trials, within `height` lines of `width` columns.
 
     Between them stands that MLflow fails, while it does. Trials that run are shown before others that there is no room
     for. Ids and scores are never cut: where they do not fit, the loss is left out first, then the varied keys from the
     right.
     """
-    header, state = progress.header, progress.state
+    header, state = watch.header, watch.state
     keys = list(header.spec.varied)
     variant = ["variant"] if header.spec.variants else []
     best = standing.leader(header, state)
     trials = standing.standings(header, state)
-    trouble = [text for text in (sweeps.outage_text(progress.folder, header),) if text]
+    trouble = [text for text in (sweeps.outage_text(watch.folder, header),) if text]
     shown = _fitting(trials, height - 2 - len(trouble))
     head = ["trial", *variant, *map(short_name, keys), "tokens", "train/loss", header.spec.metric, "state"]
     rows = [
@@ -148,9 +86,9 @@ def render(progress: Progress, height: int, width: int) -> Group:
             trial.id,
             *([trial.variant] if variant else []),
             *(sweeps.cell(trial.point.get(key, "")) for key in keys),
-            f"{progress.trial_tokens(trial):,}",
-            _value(progress, trial, "train/loss"),
-            f"{trial.score:.4f}" if trial.score is not None else _value(progress, trial, header.spec.metric),
+            f"{watch.trial_tokens(trial):,}",
+            _value(watch, trial, "train/loss"),
+            f"{trial.score:.4f}" if trial.score is not None else _value(watch, trial, header.spec.metric),
             trial.state,
         ]
         for trial in shown
@@ -165,7 +103,7 @@ def render(progress: Progress, height: int, width: int) -> Group:
         grid.add_row(*(row[column] for column in kept[:-1]), state_cell, style="bold" if leads else "")
     hidden = len(trials) - len(shown)
     more = [Text(f"... and {hidden} more", style="dim")] if hidden else []
-    return Group(_line(_summary(progress, best), "dim"), *(_line(text, "yellow") for text in trouble), grid, *more)
+    return Group(_line(_summary(watch, best), "dim"), *(_line(text, "yellow") for text in trouble), grid, *more)
 
 
 def line(event: Event, header: Header, state: SweepState) -> str | None:
@@ -193,27 +131,27 @@ def line(event: Event, header: Header, state: SweepState) -> str | None:
 
 
 def _live(folder: SweepFolder, console: Console, over: threading.Event) -> None:
-    progress = Progress(folder)
+    watch = Watch(folder)
     with Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
         while not over.wait(REFRESH_S):
-            progress.refresh()
-            live.update(render(progress, console.height, console.width), refresh=True)
+            watch.refresh()
+            live.update(render(watch, console.height, console.width), refresh=True)
 
 
 def _lines(folder: SweepFolder, over: threading.Event) -> None:
-    progress = Progress(folder)
+    watch = Watch(folder)
     ended, trouble, doing = False, "", ""
     while not ended:
         ended = over.wait(REFRESH_S)
-        before, trouble = trouble, sweeps.outage_text(folder, progress.header)
+        before, trouble = trouble, sweeps.outage_text(folder, watch.header)
         if trouble != before:
             _say(trouble or "MLflow has taken everything again")
-        for event in progress.refresh():
-            text = line(event, progress.header, progress.state)
+        for event in watch.refresh():
+            text = line(event, watch.header, watch.state)
             if text:
                 _say(text)
-        before, doing = doing, progress.doing()
-        if doing not in ("", before):
+        before, doing = doing, watch.doing
+        if doing != before and watch.stage in FINISHING:
             _say(doing)
 
 
@@ -273,18 +211,18 @@ def _line(text: str, style: str) -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _summary(progress: Progress, best: TrialState | None) -> str:
-    said = [f"{progress.tokens:,} tokens"]
+def _summary(watch: Watch, best: TrialState | None) -> str:
+    said = [f"{watch.tokens:,} tokens"]
     if best is not None and best.score is not None:
-        said.insert(0, f"best so far {best.id} {progress.header.spec.metric} {best.score:.4f}")
-    left_s, doing = progress.left_s(), progress.doing()
-    if doing:
-        said.insert(0, doing)
+        said.insert(0, f"best so far {best.id} {watch.header.spec.metric} {best.score:.4f}")
+    left_s = watch.left_s()
+    if watch.stage in FINISHING:
+        said.insert(0, watch.doing)
     elif left_s is not None:
-        said.append(f"about {int(left_s) // 60}:{int(left_s) % 60:02d} left")
+        said.append(f"about {clock(left_s)} left")
     return "   ".join(said)
 
 
-def _value(progress: Progress, trial: TrialState, key: str) -> str:
-    newest = progress.latest.get(trial.id, {}).get(key)
+def _value(watch: Watch, trial: TrialState, key: str) -> str:
+    newest = watch.latest.get(trial.id, {}).get(key)
     return "" if newest is None else f"{newest.value:.4f}"

@@ -56,9 +56,9 @@ def run(
 
         measuring = "measuring this machine, " if calibrate else ""
         with watching(f"{measuring}preparing data, starting Ray ...") as show_progress:
-            from tuneyard.local import run_sweep
+            from tuneyard.local import train
 
-            folder = run_sweep(loaded, mlflow=mlflow, calibrate=calibrate, announce=announce)
+            folder = train(loaded, mlflow=mlflow, calibrate=calibrate, announce=announce)
     _finish(folder)
 
 
@@ -236,9 +236,9 @@ def _go_on(folder: SweepFolder) -> None:
         from tuneyard.cli.screen import watching
 
         with watching("reading what is done, starting Ray ...") as announce:
-            from tuneyard.local import resume_sweep
+            from tuneyard.local import go_on
 
-            resume_sweep(folder, announce=announce)
+            go_on(folder, announce=announce)
     _finish(folder)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import multiprocessing
 import os
@@ -17,9 +18,21 @@ from typing import TYPE_CHECKING
 import pytest
 from held_data import data_spec
 
-from tuneyard_pipelines.data import DataError, PreparedData, arrow, encode, folders, prepare
+from tuneyard_pipelines.data import (
+    DataError,
+    PreparedData,
+    TextTokenizer,
+    arrow,
+    count_vocabulary,
+    encode,
+    folders,
+    prepare,
+    text_tokenizer,
+)
+from tuneyard_pipelines.data.prepare import TokenCounts
 from tuneyard_pipelines.data.splits import Ledger
 from tuneyard_pipelines.data.tokens import EncodedSplit, TokenWriter
+from tuneyard_pipelines.formulas import VocabSizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -328,6 +341,67 @@ def test_encoded_splits(tmp_path):
             assert list(ids[side]) == encoded.tokenizers[side].encode_batch(raw[side][:])
     assert encoded.folder.is_relative_to(prepared.folder)
     assert PreparedData.open(prepared.folder) == prepared
+
+
+@pytest.mark.parametrize("kind", ["char", "word", "byte", "bpe", "unigram"])
+def test_each_column_may_have_a_vocabulary_of_its_own(tmp_path, kind):
+    data = dates_or()
+    prepared = prepare(data, 1, tmp_path)
+    joint, separate = (encode(prepared, Config(kind, 290, vocabulary=name)) for name in ("joint", "separate"))
+    assert joint.tokenizers["source"] is joint.tokenizers["target"]
+    assert joint.sizes == VocabSizes(joint.tokenizers["target"].vocab_size)
+    assert separate.folder != joint.folder
+    assert {path.name for path in separate.folder.glob("tokenizer*")} == {
+        "tokenizer.source.json",
+        "tokenizer.target.json",
+    }
+    assert separate.sizes == VocabSizes(
+        target=separate.tokenizers["target"].vocab_size, source=separate.tokenizers["source"].vocab_size
+    )
+    train = prepared.split("train")
+    for side in ("source", "target"):
+        alone = TextTokenizer.train(list(train[side]), Config(kind, 290))
+        assert separate.tokenizers[side].vocab_size == alone.vocab_size
+        assert list(separate.split("train")[side]) == alone.encode_batch(list(train[side]))
+    if kind == "char":
+        assert separate.sizes.target < separate.sizes.source <= joint.sizes.target
+    counted, exact = count_vocabulary(data, Config(kind, 290, vocabulary="separate"), tmp_path, seed=1)
+    assert (counted, exact) == (separate.sizes, True)
+
+
+def test_what_a_vocabulary_lacks_is_counted_by_split_and_column(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text(
+        "".join(f"same w{number}\t{' '.join(str(number))}\n" for number in range(100, 200)), encoding="utf-8"
+    )
+    prepared = prepare(dates_or(source=str(path)), 1, tmp_path / "cache")
+    for form in ("word", "unigram"):
+        encoded = encode(prepared, Config(form))
+        assert encoded.counts["train"]["source"].unknown == 0
+    held = encode(prepared, Config("word")).counts["test"]
+    texts = prepared.split("test")["source"]
+    assert held["source"] == TokenCounts(2 * len(texts), len(texts), sum(len(text) - len("same") for text in texts))
+    assert held["target"] == TokenCounts(3 * len(texts), 0, 0)
+    assert encode(prepared, Config("word")).unknown_share("test") == pytest.approx(1 / 5)
+    assert encode(prepared, Config("byte")).unknown_share("test") == 0.0
+
+
+def test_learning_reads_the_columns_side_by_side(tmp_path, monkeypatch):
+    """A source that alone fills what is read would leave nothing of the targets."""
+    path = tmp_path / "a.tsv"
+    path.write_text("".join(f"{'source ' * 9}{number}\ttarget {number}\n" for number in range(100)), encoding="utf-8")
+    prepared = prepare(dates_or(source=str(path)), 1, tmp_path / "cache")
+    monkeypatch.setattr(text_tokenizer, "LEARNED_CHARACTERS", 2_000)
+    assert encode(prepared, Config("word")).tokenizers["target"].unknown_share("target") == 0.0
+
+
+def test_a_segmenter_is_a_part_of_what_tokens_are_made_by(tmp_path, monkeypatch):
+    prepared = prepare(dates_or(), 1, tmp_path)
+    plain, cut = (encode(prepared, Config("word", segmenter=name)) for name in ("none", "jieba"))
+    assert plain.folder != cut.folder
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.1")
+    assert encode(prepared, Config("word", segmenter="jieba")).folder not in (plain.folder, cut.folder)
+    assert encode(prepared, Config("word")).folder == plain.folder
 
 
 def test_a_text_without_tokens_and_many_ids(tmp_path):

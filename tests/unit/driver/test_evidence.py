@@ -45,9 +45,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     return data.prepare(held.data, held.seed, tmp_path_factory.mktemp("cache"))
 
 
-@pytest.fixture(scope="module")
-def config() -> TrialConfig:
-    return spec.parse(SPEC, file="spec.yaml").at({})
+@pytest.fixture(scope="module", params=["joint", "separate"])
+def config(request: pytest.FixtureRequest) -> TrialConfig:
+    return spec.parse(SPEC, file="spec.yaml", overrides=[f"data.tokenizer.vocabulary={request.param}"]).at({})
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import pickletools
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tuneyard_pipelines import package, spec
+from tuneyard_pipelines import package, registration, spec
 from tuneyard_pipelines.build import build_network
+from tuneyard_pipelines.catalog import TASK_DATA
 from tuneyard_pipelines.data import TextTokenizer
 from tuneyard_pipelines.data.text_tokenizer import sizes
 from tuneyard_pipelines.errors import InputError, RefusedError
@@ -63,6 +65,89 @@ def test_what_is_loaded_says_the_same(model: TextModel, packed: Path) -> None:
     for name, value in model.network.state_dict().items():
         assert torch.equal(loaded.network.state_dict()[name], value)
     assert not loaded.network.training
+
+
+def made(task: str = "translation", **settings: str) -> TextModel:
+    """An untrained model with tokenizers of these settings."""
+    text = {"translation": "builtin/dates", "language_modeling": "builtin/stdlib"}[task]
+    tokenizer = {"type": "word", **settings}
+    written = {"name": "a", "task": task, "data": {"source": text, "tokenizer": tokenizer}}
+    shape = {"d_model": 16, "num_heads": 2, "num_layers": 1, "sequence_length": 16}
+    written |= {"model": shape, "training": {"max_steps": 1}, "search": {"trials": 1}}
+    config = spec.parse(json.dumps(written), file="spec.yaml").at({})
+    known = {"source": ["清华大学 12 мая", "清华 大学"], "target": ["12 may of Tsinghua"], "text": ["清华大学 12 мая"]}
+    columns = TASK_DATA[task].columns
+    tokenizers = {column: TextTokenizer.train(known[column], config.tokenizer) for column in columns}
+    if config.tokenizer.vocabulary == "joint":
+        tokenizers = dict.fromkeys(columns, tokenizers[columns[0]])
+    torch.manual_seed(0)
+    return TextModel(build_network(config, sizes(tokenizers)).eval(), tokenizers, config)
+
+
+KINDS = [{"type": kind} for kind in ("char", "word", "byte", "bpe", "unigram")]
+OTHERS = [{"segmenter": "jieba"}, {"normalization": "nfkc"}, {"normalization": "none", "type": "char"}]
+SEPARATE = [{"vocabulary": "separate", **settings} for settings in (*KINDS, {"segmenter": "jieba"})]
+
+
+@pytest.mark.parametrize("settings", [*KINDS, *OTHERS, *SEPARATE], ids=str)
+def test_a_model_of_every_tokenizer_says_the_same_once_it_is_loaded(settings: dict[str, str], tmp_path: Path) -> None:
+    model = made(**settings)
+    package.pack(tmp_path, model.network, model.tokenizers, model.config)
+    loaded = package.load(tmp_path, package.digest(tmp_path))
+    texts = ["清华大学 12 мая", "ﬁ е́ 12", " <eos> ", ""]
+    assert loaded.predict(texts) == model.predict(texts)
+    assert loaded.config == model.config
+    separate = settings.get("vocabulary") == "separate"
+    assert (loaded.tokenizers["source"] is loaded.tokenizers["target"]) == (not separate)
+    for side in ("source", "target"):
+        assert [loaded.pieces(text, side) for text in texts] == [model.pieces(text, side) for text in texts]
+    files = {"tokenizer.source.json", "tokenizer.target.json"} if separate else {TOKENIZER}
+    assert {path.name for path in tmp_path.iterdir()} == {WEIGHTS, MODEL, MANIFEST, *files}
+
+
+@pytest.mark.parametrize("settings", KINDS, ids=str)
+def test_a_language_model_of_every_tokenizer_says_the_same_once_it_is_loaded(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    model = made("language_modeling", **settings)
+    package.pack(tmp_path, model.network, model.tokenizers, model.config)
+    assert package.load(tmp_path).predict(["12 мая", ""]) == model.predict(["12 мая", ""])
+
+
+@pytest.mark.parametrize("kind", ["word", "unigram"])
+def test_a_language_model_goes_on_where_the_text_ends(kind: str) -> None:
+    model = made("language_modeling", type=kind)
+    token = model.tokenizers["text"].encode("清 мая")[-1]
+    piece = model.pieces("清 мая")[-1].text
+    with torch.no_grad():  # now always the likeliest
+        model.network.norm.weight.zero_()
+        model.network.norm.bias.copy_(100 * model.network.embedding.weight[token])
+    assert model.predict(["12", ""]) == [piece * 64, (piece * 64).removeprefix(" ")]
+
+
+def test_a_package_of_before_separate_vocabularies_is_still_read(model: TextModel, packed: Path) -> None:
+    facts = json.loads((packed / MODEL).read_text())
+    assert facts.keys() == {"format", "tuneyard", "vocab_size", "config"}, "a joint vocabulary is packed as it was"
+    for key in ("normalization", "segmenter", "vocabulary"):
+        del facts["config"]["tokenizer"][key]
+    (packed / MODEL).write_text(json.dumps(facts))
+    forge(packed, {name: package._sha256(packed / name) for name in (MODEL, TOKENIZER, WEIGHTS)})
+    assert package.load(packed).predict(TEXTS) == model.predict(TEXTS)
+
+
+def test_a_model_that_cuts_by_a_package_says_which_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model = made(segmenter="jieba")
+    package.pack(tmp_path, model.network, model.tokenizers, model.config)
+    held = importlib.metadata.version("rjieba")
+    assert json.loads((tmp_path / MODEL).read_text())["packages"] == {"rjieba": held}
+    assert f"rjieba=={held}" in registration.requirements(tmp_path)
+
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(package, "version", missing)
+    with pytest.raises(InputError, match=f"this model needs rjieba=={held}, which is not installed here"):
+        package.load(tmp_path)
 
 
 def test_predictions_do_not_depend_on_the_company(model: TextModel) -> None:

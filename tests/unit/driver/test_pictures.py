@@ -43,3 +43,8 @@ def test_the_picture_holds_a_map_for_each_layer_and_head(tmp_path: Path) -> None
 def test_so_many_layers_as_can_be_read(tmp_path: Path, layers: int) -> None:
     pictures.attention(tmp_path, [maps(layers=layers, heads=40)], "t001")
     assert Image.open(tmp_path / pictures.PICTURE).height < 2000
+
+
+def test_a_network_without_attention_leaves_nothing(tmp_path: Path) -> None:
+    pictures.attention(tmp_path, [], "t001")
+    assert list(tmp_path.iterdir()) == []

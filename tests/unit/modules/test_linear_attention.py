@@ -17,13 +17,14 @@ from tuneyard_linear_attention import ARCHITECTURE
 from tuneyard_linear_attention.network import LinearAttentionModel, build, linear_attention
 from tuneyard_modules.decoding import sample
 from tuneyard_modules.inspection import Attentive
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.spec import Model
 
 
 def network(vocab_size: int = 19, **changes: Any) -> LinearAttentionModel:
     torch.manual_seed(0)
     model = {"d_model": 16, "num_heads": 4, "num_layers": 2, "sequence_length": 12, "positions": "learned"} | changes
-    return build(Model(architecture=None, **{"dropout": 0.0, **model}), vocab_size).eval()
+    return build(Model(architecture=None, **{"dropout": 0.0, **model}), VocabSizes(vocab_size)).eval()
 
 
 def ids(rows: int, length: int) -> torch.Tensor:
@@ -129,7 +130,9 @@ def test_the_formula_has_the_parameters_of_the_network(
     with torch.device("meta"):
         built = network(vocab, **shape)
     point = {f"model.{key}": value for key, value in shape.items()}
-    assert ARCHITECTURE.cost.parameters(point, vocab) == sum(parameter.numel() for parameter in built.parameters())
+    assert ARCHITECTURE.cost.parameters(point, VocabSizes(vocab)) == sum(
+        parameter.numel() for parameter in built.parameters()
+    )
 
 
 @pytest.mark.parametrize("length", [32, 128])
@@ -139,7 +142,7 @@ def test_operations_and_kept_numbers_are_those_of_the_formulas(length: int) -> N
     model, tokens = network(97, **shape), ids(3, length)
     with FlopCounterMode(display=False) as counted:
         model(tokens)
-    assert counted.get_total_flops() == tokens.numel() * ARCHITECTURE.cost.forward_flops(point, 97)
+    assert counted.get_total_flops() == tokens.numel() * ARCHITECTURE.cost.forward_flops(point, VocabSizes(97))
 
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, torch.UntypedStorage] = {}

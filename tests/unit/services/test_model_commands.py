@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from driven_sweep import DrivenSweep
+from torch import nn
 
 from tuneyard import local, registry
+from tuneyard.cli import output
 from tuneyard_pipelines import package, tracking
+from tuneyard_pipelines.catalog import TASK_DATA
+from tuneyard_pipelines.data import TextTokenizer
 from tuneyard_pipelines.errors import InputError
 from tuneyard_pipelines.journal import WinnerScored
+from tuneyard_pipelines.package import TextModel
+from tuneyard_pipelines.spec import Tokenizer
 
 Cli = Callable[..., SimpleNamespace]
 
@@ -74,12 +81,12 @@ def test_a_version_that_is_not_there_is_told_with_what_is(cli: Cli, uri: str) ->
     )
 
 
-@pytest.mark.parametrize("command", ["show", "predict"])
+@pytest.mark.parametrize("command", ["show", "predict", "inspect"])
 def test_what_may_stand_for_a_model_is_in_the_help(cli: Cli, command: str) -> None:
     said = " ".join(cli("model", command, "--help").out.split())
     assert "NAME (its candidate), NAME@ALIAS" in said
     assert "NAME/VERSION" in said
-    assert ("sweep:ID/TRIAL" in said) == (command == "predict")
+    assert ("sweep:ID/TRIAL" in said) == (command != "show")
 
 
 def test_a_read_of_a_database_that_is_not_there_makes_nothing(
@@ -149,6 +156,88 @@ def test_text_that_is_not_utf_8_is_refused_with_its_place(cli: Cli, upper: list[
         "error: model predict: TEXT 'sp\\udce4t' is not UTF-8; convert it first, for example with iconv\n",
     )
     assert upper == []
+
+
+@pytest.fixture
+def cutting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Puts a model with tokenizers of these settings in every place; gives the names that were asked for."""
+
+    def put(task: str = "translation", **settings: str) -> list[str]:
+        asked: list[str] = []
+        known = {"source": ["12 мая", "שלום a\u202e\n"], "target": ["12 may"], "text": ["a b"]}
+        config = Tokenizer(**settings)  # type: ignore[arg-type]
+        columns = TASK_DATA[task].columns
+        made = {column: TextTokenizer.train(known[column], config) for column in columns}
+        if config.vocabulary == "joint":
+            made = dict.fromkeys(columns, made[columns[0]])
+        model = TextModel(nn.Linear(1, 1), made, None)  # type: ignore[arg-type]
+
+        def load(name: str, *, mlflow: str | None = None) -> TextModel:
+            asked.append(name)
+            return model
+
+        monkeypatch.setattr(local, "load_model", load)
+        return asked
+
+    return put
+
+
+def test_the_tokens_of_a_text_are_told_with_their_bytes(cli: Cli, cutting: Callable[..., list[str]]) -> None:
+    asked = cutting(type="word")
+    assert cli("model", "inspect", "sweep:5eed/t002", "tokens", "12 мая x").out.splitlines() == [
+        "piece  id  bytes                 unknown",
+        "␣12    5   20 31 32",
+        "␣мая   7   20 d0 bc d0 b0 d1 8f",
+        "␣x     3   20 78                 yes",
+    ]
+    answer = cli("model", "inspect", "dates@champion", "tokens", "12 x", "--json").out
+    assert json.loads(answer) == [
+        {"piece": " 12", "id": 5, "bytes": "203132", "unknown": False},
+        {"piece": " x", "id": 3, "bytes": "2078", "unknown": True},
+    ]
+    assert asked == ["sweep:5eed/t002", "dates@champion"]
+
+
+def test_each_side_is_cut_by_its_own_tokenizer(cli: Cli, cutting: Callable[..., list[str]]) -> None:
+    cutting(type="char", vocabulary="separate")
+    unknown = {
+        side: [
+            one["unknown"] for one in json.loads(cli("model", "inspect", "dates", "tokens", "1y", *side, "--json").out)
+        ]
+        for side in ((), ("--side", "source"), ("--side", "target"))
+    }
+    assert unknown == {(): [False, True], ("--side", "source"): [False, True], ("--side", "target"): [False, False]}
+    done = cli("model", "inspect", "dates", "tokens", "1", "--side", "middle")
+    assert (done.code, done.err) == (2, "error: --side middle: one of source, target\n")
+    cutting("language_modeling", type="char")
+    done = cli("model", "inspect", "dates", "tokens", "1", "--side", "source")
+    assert (done.code, done.err) == (2, "error: --side source: a language model has one: leave it out\n")
+
+
+def test_no_text_garbles_the_table_of_its_tokens(cli: Cli, cutting: Callable[..., list[str]]) -> None:
+    cutting(type="char")
+    out = cli("model", "inspect", "dates", "tokens", "a\u202e\n ש\u0301大\x1b").out
+    assert [line.split()[0] for line in out.splitlines()[1:]] == [
+        "a",
+        "\\u202e",
+        "\\n",
+        "␣",
+        "\u2068ש\u2069",
+        "◌\u0301",
+        "大",
+        "\\x1b",
+    ]
+    assert set(out) & {"\u202e", "\x1b", "\t", "\r"} == set()
+    columns = [re.match(r"\S+ +", line) for line in out.splitlines()]
+    assert {output._width(column[0]) for column in columns if column} == {len("\\u202e") + 2}
+
+
+def test_bytes_that_are_no_character_by_themselves(cli: Cli, cutting: Callable[..., list[str]]) -> None:
+    cutting(type="byte")
+    rows = [line.split() for line in cli("model", "inspect", "dates", "tokens", "é").out.splitlines()]
+    assert rows == [["piece", "id", "bytes", "unknown"], ["\ufffd", "199", "c3"], ["\ufffd", "173", "a9"]]
+    refused = cli("model", "inspect", "dates", "tokens", b"\xe4".decode("utf-8", "surrogateescape"))
+    assert (refused.code, refused.err.startswith("error: model inspect: TEXT '\\udce4' is not UTF-8")) == (2, True)
 
 
 def test_only_line_ends_part_the_lines_of_stdin(cli: Cli, upper: list[str]) -> None:

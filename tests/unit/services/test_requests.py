@@ -36,7 +36,7 @@ sys.stdin.read()
 def drives(monkeypatch: pytest.MonkeyPatch) -> list[SweepFolder]:
     """The sweeps that a command went on with in this process; nothing trains."""
     called: list[SweepFolder] = []
-    monkeypatch.setattr(local, "resume_sweep", lambda folder, **where: called.append(folder))
+    monkeypatch.setattr(local, "go_on", lambda folder, **where: called.append(folder))
     return called
 
 

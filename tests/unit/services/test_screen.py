@@ -15,7 +15,8 @@ from rich.console import Console
 
 from tuneyard import sweeps
 from tuneyard.cli import screen
-from tuneyard.cli.screen import Progress, line, render, watching
+from tuneyard.cli.screen import line, render, watching
+from tuneyard.progress import Watch
 from tuneyard_pipelines import tracking
 from tuneyard_pipelines.journal import (
     AttemptEnded,
@@ -34,11 +35,11 @@ from tuneyard_pipelines.spec import short_name
 MakeSweep = Callable[..., DrivenSweep]
 
 
-def shown(progress: Progress, *, height: int = 24, width: int = 80) -> list[str]:
+def shown(watch: Watch, *, height: int = 24, width: int = 80) -> list[str]:
     """The screen's lines; nothing in them was cut or broken by the terminal's width unless it says so."""
-    progress.refresh()
+    watch.refresh()
     console = Console(file=io.StringIO(), width=width, height=height)
-    console.print(render(progress, height, width))
+    console.print(render(watch, height, width))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert all(len(text) <= width for text in lines)
     return [text.rstrip() for text in lines]
@@ -71,7 +72,7 @@ def test_running_completed_and_failed_trials_are_a_line_each_under_the_best(make
     sweep.fail("t002", 0, "diverged", "loss is nan")
     sweep.end("t002", "diverged", "loss is nan")
 
-    lines = shown(Progress(sweep.folder))
+    lines = shown(Watch(sweep.folder))
     assert lines[0] == "best so far t001 val/exact_match 0.7500   2,980 tokens"
     assert lines[1].split() == ["trial", "heads", "tokens", "train/loss", "val/exact_match", "state"]
     assert row(lines, "t001") == ["t001", "1", "1,000", "1.5000", "0.7500", "completed"]
@@ -87,11 +88,9 @@ def test_a_trial_is_shown_with_the_score_that_it_is_ordered_by(make_sweep: MakeS
     sweep.start("t001")
     sweep.measure("t001", 5, {"val/exact_match": 0.8})
     sweep.measure("t001", 10, {"val/exact_match": 0.6})
-    assert row(shown(Progress(sweep.folder)), "t001")[-2:] == ["0.6000", "running"], (
-        "the newest while there is no score"
-    )
+    assert row(shown(Watch(sweep.folder)), "t001")[-2:] == ["0.6000", "running"], "the newest while there is no score"
     sweep.reach("t001", 0, 0.8)
-    assert row(shown(Progress(sweep.folder)), "t001")[-2:] == ["0.8000", "waiting"], "then the best"
+    assert row(shown(Watch(sweep.folder)), "t001")[-2:] == ["0.8000", "waiting"], "then the best"
 
 
 def test_what_a_trial_wrote_last_is_read_after_its_end(make_sweep: MakeSweep) -> None:
@@ -99,12 +98,12 @@ def test_what_a_trial_wrote_last_is_read_after_its_end(make_sweep: MakeSweep) ->
     sweep.create(1)
     sweep.start("t001")
     sweep.measure("t001", 5, {"train/loss": 2.0, "val/exact_match": 0.1})
-    progress = Progress(sweep.folder)
-    assert row(shown(progress), "t001")[-3:] == ["2.0000", "0.1000", "running"]
+    watch = Watch(sweep.folder)
+    assert row(shown(watch), "t001")[-3:] == ["2.0000", "0.1000", "running"]
     sweep.measure("t001", 10, {"train/loss": 1.0, "val/exact_match": 0.3})
     sweep.fail("t001", 0, "stalled", "no step for 600 s")
     sweep.end("t001", "stalled", "no step for 600 s")
-    assert row(shown(progress), "t001")[-3:] == ["1.0000", "0.3000", "stalled"]
+    assert row(shown(watch), "t001")[-3:] == ["1.0000", "0.3000", "stalled"]
 
 
 def test_r17_zero_and_negative_scores_are_values(make_sweep: MakeSweep) -> None:
@@ -113,7 +112,7 @@ def test_r17_zero_and_negative_scores_are_values(make_sweep: MakeSweep) -> None:
         trial = sweep.create(number)
         sweep.start(trial)
         sweep.reach(trial, 0, score)
-    lines = shown(Progress(sweep.folder))
+    lines = shown(Watch(sweep.folder))
     assert lines[0].startswith("best so far t002 val/exact_match 0.0000")
     assert [text.split()[0] for text in lines[2:]] == ["t002", "t001", "t003"]
     assert row(lines, "t002")[-2:] == ["0.0000", "waiting"]
@@ -131,7 +130,7 @@ def test_a_long_table_keeps_the_best_and_what_runs_and_says_how_many_more(
         sweep.start(trial)
         if number <= 28:
             sweep.reach(trial, 0, number / 100)
-    lines = shown(Progress(sweep.folder), height=height)
+    lines = shown(Watch(sweep.folder), height=height)
     assert lines[0].startswith("best so far t028")
     trials = [text[:4] for text in lines if text.startswith("t0")]
     assert trials[:2] == ["t028", "t027"]
@@ -148,7 +147,7 @@ def test_many_keys_on_80_columns_are_still_a_line_a_trial(make_sweep: MakeSweep)
         sweep.journal.append(TrialCreated(f"t00{number}", number, f"t0{number}", point, 1))
         sweep.reach(f"t00{number}", 2, 0.5)
         sweep.end(f"t00{number}", "stopped_early")
-    lines = shown(Progress(sweep.folder))
+    lines = shown(Watch(sweep.folder))
     assert [text[:4] for text in lines[2:]] == ["t001", "t002"]
 
 
@@ -175,7 +174,7 @@ def test_on_narrow_screens_columns_are_left_out_and_no_number_is_cut(
     head = ["trial", *map(short_name, keys), "tokens", "train/loss", "val/exact_match", "state"]
     cells = ["t001", *(sweeps.cell(value) for value in point.values()), "1,234,500", "1.2500", "0.1235"]
     expected = [(name, cell) for name, cell in zip(head, [*cells, "stopped_early"], strict=True) if name not in gone]
-    lines = shown(Progress(sweep.folder), width=width)
+    lines = shown(Watch(sweep.folder), width=width)
     assert list(zip(lines[1].split(), lines[2].split(), strict=True)) == expected
 
 
@@ -198,7 +197,7 @@ def test_what_is_done_after_the_last_leg_is_said(make_sweep: MakeSweep, capsys: 
         lambda: sweep.close("finished"),
     ):
         step()
-        said.append([text for text in (scoring, registering, sending) if text in shown(Progress(sweep.folder))[0]])
+        said.append([text for text in (scoring, registering, sending) if text in shown(Watch(sweep.folder))[0]])
         lines_while(sweep, lambda: None)
         told = capsys.readouterr().out.splitlines()
         assert [text for text in told if text in (scoring, registering, sending)] == said[-1]
@@ -243,24 +242,24 @@ def test_a_reader_that_went_away_does_not_end_the_sweep(make_sweep: MakeSweep, m
 def test_the_time_left_is_what_this_attempt_has_shown(make_sweep: MakeSweep) -> None:
     sweep, now_s = make_sweep(), [100.0]
     sweep.create(1)
-    progress = Progress(sweep.folder, clock_s=lambda: now_s[0])
-    progress.refresh()
-    assert progress.left_s() is None, "nothing runs yet"
+    watch = Watch(sweep.folder, clock_s=lambda: now_s[0])
+    watch.refresh()
+    assert watch.left_s() is None, "nothing runs yet"
     sweep.start("t001")
     sweep.measure("t001", 1, {"train/tokens": 100})
-    progress.refresh()
+    watch.refresh()
     now_s[0] = 110.0
-    assert progress.left_s() is None, "nothing was trained since"
+    assert watch.left_s() is None, "nothing was trained since"
     sweep.measure("t001", 2, {"train/tokens": 300})
-    progress.refresh()
-    expected = progress._expected
+    watch.refresh()
+    expected = watch._expected
     assert expected is not None
-    assert progress.left_s() == pytest.approx((expected - 300) * 10 / 200)
-    left_s = int(progress.left_s() or 0)
-    assert shown(progress)[0].endswith(f"about {left_s // 60}:{left_s % 60:02d} left")
+    assert watch.left_s() == pytest.approx((expected - 300) * 10 / 200)
+    left_s = int(watch.left_s() or 0)
+    assert shown(watch)[0].endswith(f"about {left_s // 60}:{left_s % 60:02d} left")
     sweep.measure("t001", 3, {"train/tokens": 10**9})
-    progress.refresh()
-    assert progress.left_s() == 0.0
+    watch.refresh()
+    assert watch.left_s() == 0.0
 
 
 def test_r15_what_mlflow_does_not_take_is_said_with_its_time(
@@ -272,7 +271,7 @@ def test_r15_what_mlflow_does_not_take_is_said_with_its_time(
     outage = {"since_ms": 1_700_000_000_000, "reason": "no route to http://user:s3cr3t@host"}
     file = sweep.folder.path / tracking.OUTAGE
     file.write_text(json.dumps(outage))
-    lines = shown(Progress(sweep.folder), height=20)
+    lines = shown(Watch(sweep.folder), height=20)
     assert lines[1].startswith("MLflow fails since 22:13:20Z; training goes on and nothing is lost")
     assert len(lines) == 20
     said = sweeps.outage_text(sweep.folder, sweep.folder.header())
@@ -280,7 +279,7 @@ def test_r15_what_mlflow_does_not_take_is_said_with_its_time(
     lines_while(sweep, lambda: None, lambda: None, file.unlink, lambda: None)
     out = capsys.readouterr().out
     assert out.count("22:13:20Z") == out.count("MLflow has taken everything again") == 1
-    assert len(shown(Progress(sweep.folder), height=20)) == 20
+    assert len(shown(Watch(sweep.folder), height=20)) == 20
     assert sweeps.outage_text(sweep.folder, sweep.folder.header()) == ""
 
 

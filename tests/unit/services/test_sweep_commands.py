@@ -240,10 +240,10 @@ def test_ctrl_c_says_whether_there_is_a_sweep_to_go_on_with(
 
     file = spec_file(tmp_path)
     for announced, said in (([], "interrupted; nothing was made\n"), ([folder], go_on)):
-        monkeypatch.setattr(local, "run_sweep", interrupted(announced))
+        monkeypatch.setattr(local, "train", interrupted(announced))
         done = cli("sweep", "run", file)
         assert (done.code, done.err) == (130, said)
-    monkeypatch.setattr(local, "resume_sweep", interrupted([]))
+    monkeypatch.setattr(local, "go_on", interrupted([]))
     done = cli("sweep", "resume", "5e")
     assert (done.code, done.err) == (130, go_on)
     assert "reading the spec" not in done.out
@@ -259,7 +259,7 @@ def test_a_full_disk_names_the_sweep_to_go_on_with(
         announce(folder)
         raise OSError(errno.ENOSPC, "No space left on device", "/home/trials.jsonl")
 
-    monkeypatch.setattr(local, "run_sweep", full)
+    monkeypatch.setattr(local, "train", full)
     done = cli("sweep", "run", spec_file(tmp_path))
     said = "error: [Errno 28] No space left on device: '/home/trials.jsonl'; free space, then "
     assert (done.code, done.err) == (1, f"{said}go on with: tuneyard sweep resume 5eed0001\n")
@@ -268,7 +268,7 @@ def test_a_full_disk_names_the_sweep_to_go_on_with(
         announce(folder)
         raise TuneyardError("trial t001 could not write; free space")
 
-    monkeypatch.setattr(local, "run_sweep", trial_full)
+    monkeypatch.setattr(local, "train", trial_full)
     done = cli("sweep", "run", spec_file(tmp_path))
     go_on = "; go on with: tuneyard sweep resume 5eed0001\n"
     assert (done.code, done.err) == (1, f"error: trial t001 could not write; free space{go_on}")

@@ -15,7 +15,7 @@ from installed_package import install, looked_up_anew
 from tuneyard_pipelines import architectures, package, spec
 from tuneyard_pipelines.architectures import Architecture, Package
 from tuneyard_pipelines.errors import InputError
-from tuneyard_pipelines.formulas import GPT
+from tuneyard_pipelines.formulas import GPT, VocabSizes
 from tuneyard_pipelines.plan import plan
 from tuneyard_pipelines.spec import SpecError, SweepSpec
 
@@ -67,7 +67,7 @@ def test_an_installed_one_is_listed_checked_and_planned_like_ours(installed: Ins
     assert (planned.points, planned.feasible_points) == (3, 2)
     assert planned.broken_rules["num_layers <= 2"] == 1
     assert planned.smallest is not None
-    assert planned.smallest.parameters == GPT.parameters(accepted.at({"model.num_layers": 1}).flat(), 260)
+    assert planned.smallest.parameters == GPT.parameters(accepted.at({"model.num_layers": 1}).flat(), VocabSizes(260))
     assert accepted.architectures == ("mine",)
     assert architectures.packages(["gpt", "mine", "mine"]) == (Package("my-nets", "1.0"),)
     assert f"{module}_network" not in sys.modules, "the network is imported where it is built"
@@ -152,7 +152,7 @@ def test_a_network_that_cannot_be_imported_is_named_with_its_package(installed: 
     with pytest.raises(
         InputError, match=r"'mine' of the package my-nets 1\.0: my_nets_network:build cannot be imported"
     ):
-        build_network(config, 260)
+        build_network(config, VocabSizes(260))
 
 
 def test_a_packed_model_needs_the_package_that_its_architecture_comes_from(installed: Install, tmp_path: Path) -> None:
@@ -163,14 +163,14 @@ def test_a_packed_model_needs_the_package_that_its_architecture_comes_from(insta
     config = parse("mine").at({"model.num_layers": 1})
     tokenizer = TextTokenizer.train(["a text"], config.tokenizer)
     folder = tmp_path / "model"
-    package.pack(folder, build_network(config, tokenizer.vocab_size), tokenizer, config)
+    package.pack(folder, build_network(config, VocabSizes(tokenizer.vocab_size)), {"text": tokenizer}, config)
     assert json.loads((folder / "model.json").read_text())["packages"] == {"my-nets": "2.3"}
     assert len(package.load(folder).predict(["a"])) == 1
 
     (tmp_path / "site/my_nets_network.py").write_text(
         "from tuneyard_pipelines.build import gpt\n"
-        "def build(model, vocab_size):\n"
-        "    return gpt(model.model_copy(update={'d_ff': 8}), vocab_size)\n"
+        "def build(model, sizes):\n"
+        "    return gpt(model.model_copy(update={'d_ff': 8}), sizes)\n"
     )
     del sys.modules["my_nets_network"]
     with pytest.raises(InputError, match=r"weights do not fit .*; it was made with my-nets==2\.3: install that"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tuneyard_pipelines import formulas
 from tuneyard_pipelines.architectures import HEADS_SHARE_THE_WIDTH, SINUSOIDS_COME_IN_PAIRS, Architecture
-from tuneyard_pipelines.formulas import Formulas, Values
+from tuneyard_pipelines.formulas import Formulas, Values, VocabSizes
 
 CHUNK = 64  # tokens that attend to each other one by one, and to what was before through a sum
 
@@ -19,11 +19,11 @@ def _sizes(values: Values) -> tuple[int, int, int, int, int]:
     return d, f, heads, layers, min(CHUNK, length)
 
 
-def _forward_flops(values: Values, vocab_size: int) -> int:
+def _forward_flops(values: Values, vocabularies: VocabSizes) -> int:
     """As GPT's, but that a token meets C others and a sum of K (K + 1) numbers a head, whatever the window."""
     d, f, heads, layers, chunk = _sizes(values)
     within, across = 2 * chunk * (2 * d + heads), 4 * d * (d // heads + 1)
-    return layers * (8 * d * d + within + across + 4 * d * f) + 2 * d * vocab_size
+    return layers * (8 * d * d + within + across + 4 * d * f) + 2 * d * vocabularies.target
 
 
 def _kept_floats(values: Values) -> int:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from tuneyard_linear_attention import CHUNK
 from tuneyard_modules.positions import LearnedPositions, SinusoidalPositions
 from tuneyard_modules.transformer import FeedForward, TransformerConfig
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.spec import Model
 
 _STD = 0.02  # GPT-2's
@@ -136,12 +137,12 @@ def linear_attention(
     return torch.cat(contexts, dim=2), sum_BHKM
 
 
-def build(model: Model, vocab_size: int) -> LinearAttentionModel:
+def build(model: Model, vocabularies: VocabSizes) -> LinearAttentionModel:
     """The untrained network of a trial."""
     assert model.positions is not None, "a trial's point is complete"
     return LinearAttentionModel(
         TransformerConfig(
-            vocab_size=vocab_size,
+            vocab_size=vocabularies.target,
             d_model=model.d_model,
             num_heads=model.num_heads,
             num_layers=model.num_layers,
