@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
 
 from tuneyard.cli.output import Task, one_line, table
@@ -33,9 +32,11 @@ def init(
     place = out or Path(f"{spec_name(file)}.yaml")
     if place.exists() and not force:
         raise InputError(f"{place}: is there already; write over it with --force, or name another place with --out")
+    if not place.parent.is_dir():
+        raise InputError(f"{place}: its folder is not there; make it, or name another place with --out")
     found = look_at(file, task=task)
     reading = found.readings[0]
-    if not found.clear and not yes and sys.stdin.isatty():
+    if not found.clear and not yes and _someone_is_there():
         reading = found.readings[_asked(found)]
     print(f"{file}: {reading}", file=sys.stderr)
     print("measuring this machine ...", file=sys.stderr)
@@ -51,6 +52,10 @@ def init(
     )
 
 
+def _someone_is_there() -> bool:
+    return sys.stdin.isatty()
+
+
 def _asked(found: Found) -> int:
     """The place of the reading that the person at the terminal chooses."""
     offered = found.readings[:_OFFERED]
@@ -59,5 +64,7 @@ def _asked(found: Found) -> int:
         print(f"  {number}  {reading}")
         for column in reading.columns:
             print(f"       {column.name}: {one_line(next(filter(None, column.values), ''), 70)}")
-    chosen: int = typer.prompt("Which one", default=1, type=click.IntRange(1, len(offered)))
+    chosen = 0
+    while not 1 <= chosen <= len(offered):
+        chosen = typer.prompt(f"Which one, 1 to {len(offered)}", default=1, type=int)
     return chosen - 1
