@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import shutil
 import signal
@@ -88,6 +89,7 @@ def run(
     runnable(spec, Machine(vocabularies=vocabularies, exact=True))  # now that the vocabulary is known
     tracking.connect(tracking_uri)
     folder = SweepFolder(home / "sweeps" / sweep_id)
+    preparing("starting Ray", math.nan)
     with cluster(spec.resources):
         folder.create(
             Header(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -51,19 +50,25 @@ def one_line(text: str, longest: int | None = None) -> str:
 
 @contextlib.contextmanager
 def reporting() -> Iterator[Callable[[str, float], None]]:
-    """Gives what tells on the terminal what is done to the data; the line goes with the context."""
-    if not sys.stderr.isatty():
+    """Gives what tells on the terminal what is done to the data; its bar goes with the context."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
         yield lambda doing, share: None
         return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        bar = bars.add_task("", total=None)
 
-    def tell(doing: str, share: float) -> None:
-        done = "" if math.isnan(share) else f" {share:.0%}"
-        print(f"\r\x1b[K{doing}{done}", end="", file=sys.stderr, flush=True)
+        def tell(doing: str, share: float) -> None:
+            known = not math.isnan(share)
+            if doing != bars.tasks[bar].description:
+                bars.reset(bar)  # the time left is that of this doing alone
+            bars.update(bar, description=doing, total=1.0 if known else None, completed=share if known else 0.0)
 
-    try:
         yield tell
-    finally:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def table(head: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:

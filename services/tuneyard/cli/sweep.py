@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tuneyard import requests, settings
-from tuneyard.cli.output import Json, Mlflow, Set, table, when
+from tuneyard.cli.output import Json, Mlflow, Set, reporting, table, when
 from tuneyard_pipelines.errors import UNWRITABLE, InputError, RefusedError, TuneyardError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def run(
     accepted: list[SweepFolder] = []
 
     def announce(folder: SweepFolder) -> None:
+        bar.close()
         accepted.append(folder)
         show_progress(folder)
 
@@ -55,10 +56,12 @@ def run(
         from tuneyard.cli.screen import watching
 
         measuring = "measuring this machine, " if calibrate else ""
-        with watching(f"{measuring}preparing data, starting Ray ...") as show_progress:
+        doing = f"{measuring}preparing data, starting Ray ..."
+        with watching(doing) as show_progress, contextlib.ExitStack() as bar:
             from tuneyard.local import train
 
-            folder = train(loaded, mlflow=mlflow, calibrate=calibrate, announce=announce)
+            preparing = bar.enter_context(reporting())
+            folder = train(loaded, mlflow=mlflow, calibrate=calibrate, announce=announce, preparing=preparing)
     _finish(folder)
 
 
