@@ -52,6 +52,9 @@ def watching(doing: str) -> Iterator[Callable[[SweepFolder], None]]:
 
     def announce(folder: SweepFolder) -> None:
         _say(f"sweep {folder.sweep_id} in {folder.path}")
+        for one in folder.header().findings:
+            if one["fate"] == "left out":
+                _say(f"data: {one['count']:,} {one['what']} left out, the first at {one['first']}")
         show = (lambda: _live(folder, console, over)) if console.is_terminal else (lambda: _lines(folder, over))
         threads.append(threading.Thread(target=show, name="screen", daemon=True))
         threads[0].start()

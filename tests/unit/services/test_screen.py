@@ -330,3 +330,19 @@ def test_without_a_terminal_every_event_until_the_end_is_printed(
         "t01 heads=2: training to 11% of the budget",
         "t01 heads=2: val/exact_match 0.5000 at 1,000 tokens",
     ]
+
+
+def test_what_was_left_out_of_the_data_is_said_at_the_start(
+    make_sweep: MakeSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = make_sweep()
+    path = sweep.folder.path / "sweep.json"
+    findings = [
+        {"what": "pairs with an empty side", "fate": "left out", "count": 1200, "first": "a.tsv:7"},
+        {"what": "blank lines", "fate": "kept", "count": 5, "first": "a.tsv:9"},
+    ]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"findings": findings}))
+    with watching("going on ...") as announce:
+        announce(sweep.folder)
+    said = [text for text in capsys.readouterr().out.splitlines() if text.startswith("data")]
+    assert said == ["data: 1,200 pairs with an empty side left out, the first at a.tsv:7"]
