@@ -75,7 +75,7 @@ class Draft:
 
     def text(self) -> str:
         """The spec as commented YAML."""
-        lines = [*(f"# {line}" for line in self.head), "version: 1", f"name: {self.name}"]
+        lines = [*(f"# {line}" for line in self.head), "version: 1", f"name: {_name(self.name)}"]
         lines += [self._line("task", self.task), "seed: 1"]
         for section in ("data", "model", "training"):
             lines.append(f"{section}:")
@@ -89,7 +89,7 @@ class Draft:
                 self._line("search.trials", self.trials),
                 self._line("search.metric", self.metric),
                 self._line("budget", {"wall_clock": "15m"}),
-                f"register: {{name: {self.name}}}",
+                f"register: {{name: {_name(self.name)}}}",
                 "",
             ]
         )
@@ -222,7 +222,7 @@ def slug(stem: str) -> str:
 def _readings(look: Look) -> tuple[list[Reading], bool]:
     if not look.columns:
         return [Reading("language_modeling", (), "plain text without columns")], True
-    columns = [column for column in look.columns if column.filled >= 0.5]
+    columns = [column for column in look.columns if column.filled >= 0.5 and any(column.values)]
     texts = [column for column in columns if column.kind == "text"]
     named = _named_pair(columns)
     if named is None and len(columns) == 2 and len(texts) < 2 and (odd := _odd_pair(columns)):
@@ -255,7 +255,7 @@ def _documents(column: Column) -> Reading:
 
 def _named_pair(columns: Sequence[Column]) -> Reading | None:
     """The two columns whose names say that they are the sides of pairs."""
-    by_name = {str(column.name).lower(): column for column in columns if column.kind != "other"}
+    by_name = {str(column.name).lower(): column for column in columns}
     source = next((by_name[name] for name in SOURCES if name in by_name), None)
     target = next((by_name[name] for name in TARGETS if name in by_name), None)
     if source is not None and target is not None:
@@ -372,10 +372,13 @@ def _data(
     if look.encoding != "auto":
         data["encoding"] = look.encoding
         why["data.encoding"] = "not UTF-8"
-    if look.bad_share > 0.04:
-        data["max_bad_share"] = min(1.0, math.ceil(100 * (1.2 * look.bad_share + 0.01)) / 100)
-        worst = next(one for one in look.findings if one.fate == "left out")
-        why["data.max_bad_share"] = f"{look.bad_share:.1%} cannot be used: {worst.what}, as at {worst.first}"[:120]
+    empty_share = 1 - len(sides[0]) / max(look.sampled, 1) if reading.columns else 0.0
+    bad_share = 1 - (1 - look.bad_share) * (1 - empty_share)
+    if bad_share > 0.04:
+        data["max_bad_share"] = min(1.0, math.ceil(100 * (1.2 * bad_share + 0.01)) / 100)
+        worst = [f"{one.what}, as at {one.first}" for one in look.findings if one.fate == "left out"]
+        worst += [f"{empty_share:.1%} with an empty text"] if empty_share else []
+        why["data.max_bad_share"] = f"{bad_share:.1%} cannot be used: {worst[0]}"[:120]
     split = _split(reading.task, sides, examples, text_bytes)
     if group := _group(look, reading, sides):
         split["group_by"], why["data.split"] = group
@@ -428,6 +431,11 @@ def _up(length: int, step: int) -> int:
 def _round(tokens: float) -> int:
     """To two digits, so that it can be read."""
     return int(float(f"{tokens:.1e}"))
+
+
+def _name(name: str) -> str:
+    """The name as YAML; in quotes where it could be read as a number or a truth."""
+    return f'"{name}"' if name[0].isdigit() else _yaml(name)
 
 
 def _yaml(value: Any) -> str:

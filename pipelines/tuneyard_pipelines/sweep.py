@@ -85,7 +85,8 @@ def run(
     runnable(spec)
     spec = spec.model_copy(update={"data": data.pinned(spec.data)})
     prepared = data.prepare(spec.data, spec.seed, home / "data", spec.task, preparing)
-    vocabularies = _encode(prepared, spec, preparing)
+    with folders.held(prepared.folder):
+        vocabularies = _encode(prepared, spec, preparing)
     runnable(spec, Machine(vocabularies=vocabularies, exact=True))  # now that the vocabulary is known
     tracking.connect(tracking_uri)
     folder = SweepFolder(home / "sweeps" / sweep_id)

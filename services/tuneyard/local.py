@@ -218,10 +218,11 @@ def look_at(source: str, *, task: str | None = None, home: Path | None = None) -
     return Found(seen, (suggest.Reading(tasks[0], seen.columns, "what this built-in data is for"),), True)
 
 
-def draft_spec(look: Look, reading: Reading, *, out: Path, home: Path | None = None, calibrate: bool = True) -> str:
+def draft_spec(look: Look, reading: Reading, *, out: Path, home: Path | None = None, try_it: bool = True) -> str:
     """The text of a spec for `reading` that will lie at `out`, with a budget of about ten minutes on this machine.
 
-    Data of up to 128 MB is prepared to see that it can be. Raises InputError for data that cannot be used.
+    To `try_it`, this machine is measured, and data of up to 128 MB is prepared to see that it can be. Raises InputError
+    for data that cannot be used.
     """
     from tuneyard_pipelines import data, suggest
     from tuneyard_pipelines.data.profile import measure
@@ -232,10 +233,10 @@ def draft_spec(look: Look, reading: Reading, *, out: Path, home: Path | None = N
     path = look.source if look.source.startswith(("builtin/", "hub/")) else _relative(Path(look.source), out.parent)
     made = suggest.draft(look, reading, path=path, name=name, measure=measure)
     spec = parse(made.text(), file=str(out))
-    if look.size_bytes <= CHECKED_BYTES:
+    if try_it and look.size_bytes <= CHECKED_BYTES:
         settings.make_home(home)
         data.prepare(spec.data, spec.seed, home / "data", spec.task)
-    planned = plan(spec, _machine(spec, home, calibrate=calibrate))
+    planned = plan(spec, _machine(spec, home, calibrate=try_it))
     training_s = planned.training_s or UNMEASURED_TOKEN_S * (planned.expected_tokens or 0)
     return suggest.within(made, training_s / made.training["max_tokens"], slots=planned.slots).text()
 
@@ -269,9 +270,7 @@ def find_data(source: str, *, task: str | None = None, overrides: Sequence[str] 
         return load(Path(source), overrides)
     found = look_at(source, task=task)
     out = Path.cwd() / f"{Path(source).name}.yaml"
-    return parse(
-        draft_spec(found.look, found.readings[0], out=out, calibrate=False), file=str(out), overrides=overrides
-    )
+    return parse(draft_spec(found.look, found.readings[0], out=out, try_it=False), file=str(out), overrides=overrides)
 
 
 def _relative(path: Path, folder: Path) -> str:
@@ -293,7 +292,8 @@ def show_data(
     home = home or settings.find_home()
     settings.make_home(home)
     prepared = data.prepare(spec.data, spec.seed, home / "data", spec.task, progress)
-    encoded = [(one, data.encode(prepared, one.tokenizer, progress)) for one in profile.candidates(spec)]
+    with data.folders.held(prepared.folder):
+        encoded = [(one, data.encode(prepared, one.tokenizer, progress)) for one in profile.candidates(spec)]
     return DataView(
         facts=profile.facts(prepared, encoded, task=spec.task, seed=spec.seed),
         findings=prepared.findings,

@@ -5,6 +5,8 @@ Data that a driver holds stays, and so does what is being made. Data that is gon
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
@@ -55,4 +57,10 @@ def _recent(folder: Path, now_s: float) -> bool:
 
 
 def _size_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Of all files, as far as they are there: another process may be at work in it."""
+    size_bytes = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                size_bytes += (Path(place) / name).stat().st_size
+    return size_bytes

@@ -19,11 +19,11 @@ def read(file: TextFile, tally: Tally) -> Iterator[tuple[int, str]]:
     One of more than MAX_DOCUMENT characters is parted at a line end, and that is counted.
     """
     if _only_lines(file):
-        yield from ((number, line) for number, line in file.lines(tally, limit=MAX_DOCUMENT) if line.strip())
+        yield from ((number, line) for number, line in _counted(file, tally) if line.strip())
         return
     held: list[str] = []
     size, first = 0, 0
-    for number, line in file.lines(tally, limit=MAX_DOCUMENT):
+    for number, line in _counted(file, tally):
         if line.strip():
             if size + len(line) > MAX_DOCUMENT:
                 tally.add("documents parted for their length", "mended", f"{file.path}:{first}")
@@ -37,6 +37,12 @@ def read(file: TextFile, tally: Tally) -> Iterator[tuple[int, str]]:
             held, size = [], 0
     if held:
         yield first, "\n".join(held)
+
+
+def _counted(file: TextFile, tally: Tally) -> Iterator[tuple[int, str]]:
+    for numbered in file.lines(tally, limit=MAX_DOCUMENT):
+        tally.lines += 1
+        yield numbered
 
 
 def clean(raw: str) -> str:

@@ -40,6 +40,8 @@ class Tally:
     """Counts findings while a source is read."""
 
     def __init__(self) -> None:
+        self.lines = 0
+        """Lines of plain text read, of which a document has many: what is left out of it are lines."""
         self._counts: dict[tuple[str, Fate], int] = {}
         self._first: dict[tuple[str, Fate], str] = {}
 
@@ -57,17 +59,22 @@ class Tally:
         return tuple(sorted(found, key=lambda one: (order.index(one.fate), -one.count, one.what)))
 
 
-def refuse(findings: Sequence[Finding], kept: int, most_share: float, place: str) -> None:
-    """Raises DataError if more than `most_share` of a source of `kept` examples was left out, or nothing is kept."""
+def refuse(findings: Sequence[Finding], kept: int, most_share: float, place: str, *, lines: int = 0) -> None:
+    """Raises DataError if nothing of a source is kept, or more than `most_share` was left out.
+
+    The share is of its examples, of which `kept` are, or of its `lines` where lines are left out.
+    """
     bad = [one for one in findings if one.fate == "left out"]
     count = sum(one.count for one in bad)
-    share = count / max(count + kept, 1)
+    whole = count + (lines or kept)
+    share = count / max(whole, 1)
+    unit = "lines" if lines else "examples"
     details = "; ".join(f"{one.count:,} {one.what}, the first at {one.first}" for one in bad)
     if not kept:
         raise DataError(f"{place}: nothing in it can be used{f': {details}' if details else ': it holds no text'}.")
     if share > most_share:
         raise DataError(
-            f"{place}: {count:,} of {count + kept:,} examples ({share:.1%}) cannot be used, more than "
+            f"{place}: {count:,} of {whole:,} {unit} ({share:.1%}) cannot be used, more than "
             f"data.max_bad_share ({most_share:g}): {details}. Mend them, or set data.max_bad_share to "
             f"{_above(share)} to train without them."
         )

@@ -289,7 +289,7 @@ def _tabbed(path: Path, encoding: str) -> bool:
 
 
 def _numbered(path: Path, kind: str, encoding: str, tally: Tally) -> tuple[list[Any], _Sample]:
-    width = len(tables.columns_of(path, header=True, encoding=encoding))
+    width = tables.width(path, encoding)
     names = list(range(1, width + 1))
     if not names:
         raise DataError(f"{path}: its first line is blank, and tells no columns. Delete it.")
@@ -325,8 +325,22 @@ def _json(path: Path, encoding: str, tally: Tally) -> Iterator[dict[str, Any]]:
 
 
 def _parquet(path: Path) -> Iterator[dict[str, Any]]:
-    for batch in tables.parquet_file(path).iter_batches(batch_size=1000):
-        yield from batch.to_pylist()
+    """Rows without what is neither text, number nor time: a picture in each would fill the memory."""
+    import pyarrow as pa
+
+    file = tables.parquet_file(path)
+    plain = [field.name for field in file.schema_arrow if not (pa.types.is_nested(field.type) or _is_bytes(field.type))]
+    try:
+        for batch in file.iter_batches(batch_size=1000, columns=plain):
+            yield from batch.to_pylist()
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
+        raise DataError(f"{path}: it cannot be read to its end ({error}). Write it again.") from None
+
+
+def _is_bytes(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def _is_header(rows: Sequence[Sequence[str]]) -> bool:

@@ -79,6 +79,8 @@ class PreparedData:
     version: str = ""
     findings: tuple[Finding, ...] = ()
     """What is not as it should be in the source."""
+    lines: int = 0
+    """Of plain text."""
 
     @classmethod
     def open(cls, folder: Path) -> PreparedData:
@@ -167,7 +169,8 @@ def prepare(
         return {"fingerprint": fingerprint, "source": data.source, "version": origin.get("version", ""), **facts}
 
     prepared = PreparedData._of(folder, {**folders.build(folder, fill), "source": data.source})
-    refuse(prepared.findings, sum(prepared.examples.values()), data.max_bad_share, data.source)
+    kept = sum(prepared.examples.values())
+    refuse(prepared.findings, kept, data.max_bad_share, data.source, lines=prepared.lines)
     return prepared
 
 
@@ -302,11 +305,13 @@ class _Encoder:
 
 def _quickly_digested(data: DataSpec) -> bool:
     """Whether the content's digest, which the place in a cache follows from, is known within a second."""
+    if data.source.startswith("builtin/"):
+        return True
     try:
-        path = Path(data.source)
-        held = path.rglob("*") if path.is_dir() else [path]
-        return data.source.startswith("builtin/") or sum(one.stat().st_size for one in held) <= _DIGESTED_BYTES
-    except OSError:
+        held = [path for place in sources.places(data).values() for path in sources.files(place)]
+        whole = (one for path in held for one in (path.rglob("*") if path.is_dir() else [path]))
+        return sum(one.stat().st_size for one in whole) <= _DIGESTED_BYTES
+    except (OSError, DataError):
         return True  # reading it says what is wrong
 
 
@@ -354,7 +359,7 @@ class _Preparation:
         self._read()
         given = sources.given_splits(self._data)
         data, count = self._data, self._ledger.count
-        refuse(self._tally.findings, count, data.max_bad_share, data.source)
+        refuse(self._tally.findings, count, data.max_bad_share, data.source, lines=self._tally.lines)
         made = self._ledger.assign(
             validation=None if "validation" in given else _amount(data.split.validation),
             test=None if "test" in given else _amount(data.split.test),
@@ -374,6 +379,7 @@ class _Preparation:
             "left_out": sum(one.count for one in findings if one.fate == "left out"),
             "columns": self._columns,
             "findings": [one.to_dict() for one in findings],
+            "lines": self._tally.lines,
         }
 
     def _read(self) -> None:

@@ -46,7 +46,7 @@ def origin(data: DataSpec, task: str) -> dict[str, Any]:
         read_as: dict[str, Any] = {"config": data.config, "columns": _columns(data, task)}
         return {"kind": "data set", "version": hub.identity(Path(data.source)), **read_as}
     read_as = {"columns": _columns(data, task), "header": data.header, "encoding": data.encoding}
-    held = {part: [_identity(path, task) for path in files(place)] for part, place in _places(data).items()}
+    held = {part: [_identity(path, task) for path in files(place)] for part, place in places(data).items()}
     return {"files": held, **read_as}
 
 
@@ -72,7 +72,7 @@ def examples(data: DataSpec, task: str, seed: int, tally: Tally) -> Iterator[Exa
             if (kept := _kept(texts, task, tally, row.place)) is not None:
                 yield Example(kept, _keys(data, kept, groups), None if row.split == "train" else row.split)
         return
-    for part, place in _places(data).items():
+    for part, place in places(data).items():
         split = None if part == "train" else part
         for path in files(place):
             for where, texts, groups in _rows(data, task, path, tally):
@@ -128,7 +128,8 @@ def given_splits(data: DataSpec) -> set[str]:
     """Which of validation and test the source gives: a local one, as `local` returns it."""
     found = {name for name in ("validation", "test") if isinstance(getattr(data.split, name), str)}
     if is_data_set(data.source):
-        found |= {ours for ours in hub.look(Path(data.source), data.config).splits.values() if ours}
+        layout = hub.look(Path(data.source), data.config)
+        found |= set() if layout.whole else {ours for ours in layout.splits.values() if ours}
     return found & {"validation", "test"}
 
 
@@ -136,8 +137,14 @@ def size_bytes(data: DataSpec) -> int | None:
     """About how many bytes of text there are to read, so far as it is known before."""
     if data.source.startswith("builtin/") or is_data_set(data.source):
         return None
-    paths = [path for place in _places(data).values() for path in files(place)]
+    paths = [path for place in places(data).values() for path in files(place)]
     return sum(path.stat().st_size for path in paths if path.suffix.lower() not in (".gz", ".parquet")) or None
+
+
+def places(data: DataSpec) -> dict[str, str]:
+    """Where the examples of each part come from: training's, and those of the splits that are given as files."""
+    given = {name: getattr(data.split, name) for name in ("validation", "test")}
+    return {"train": data.source, **{name: place for name, place in given.items() if isinstance(place, str)}}
 
 
 def files(place: str) -> list[Path]:
@@ -148,12 +155,6 @@ def files(place: str) -> list[Path]:
     if not found:
         raise DataError(f"{place}: no file fits this pattern. It counts from the folder of the spec file: correct it.")
     return found
-
-
-def _places(data: DataSpec) -> dict[str, str]:
-    """Where the examples of each part come from: training's, and those of the splits that are given as files."""
-    given = {name: getattr(data.split, name) for name in ("validation", "test")}
-    return {"train": data.source, **{name: place for name, place in given.items() if isinstance(place, str)}}
 
 
 def _identity(path: Path, task: str) -> dict[str, str]:
@@ -168,7 +169,8 @@ def _rows(
         for number, text in documents.read(lines.TextFile.look(path, data.encoding), tally):
             yield f"{path}:{number}", (text,), ()
         return
-    found = tables.rows(path, _wanted(data, task), tally, header=data.header, encoding=data.encoding)
+    columns, texts = _wanted(data, task), len(TASK_DATA[task].columns)
+    found = tables.rows(path, columns, tally, texts=texts, header=data.header, encoding=data.encoding)
     for number, cells in found:
         yield f"{path}:{number}", *_parted(data, task, cells)
 

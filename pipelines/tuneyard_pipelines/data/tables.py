@@ -35,19 +35,25 @@ _NAMED_KEYS = 20
 
 
 def rows(
-    path: Path, columns: Sequence[int | str], tally: Tally, *, header: bool = False, encoding: str = AUTO
+    path: Path,
+    columns: Sequence[int | str],
+    tally: Tally,
+    *,
+    texts: int | None = None,
+    header: bool = False,
+    encoding: str = AUTO,
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """The texts of `columns` in each row, behind the number of its first line (of .parquet: of the row).
 
-    A column is a number from 1 or, with `header`, a name of the first line; in .jsonl and .parquet it is a name. Blank
-    lines and rows that cannot be used are counted in `tally`. Raises DataError for a file that cannot be read and a
-    column that is not there.
+    The first `texts` of them, by default all, must hold texts; others may hold numbers. A column is a number from 1 or,
+    with `header`, a name of the first line; in .jsonl and .parquet it is a name. Blank lines and rows that cannot be
+    used are counted in `tally`. Raises DataError for a file that cannot be read and a column that is not there.
     """
     match file_kind(path.name):
         case ".parquet":
-            yield from _parquet_rows(path, columns, tally)
+            yield from _parquet_rows(path, columns, texts, tally)
         case ".jsonl":
-            yield from _json_rows(TextFile.look(path, encoding), columns, tally)
+            yield from _json_rows(TextFile.look(path, encoding), columns, texts, tally)
         case ".csv":
             cells = _csv_cells(TextFile.look(path, encoding), tally)
             yield from _chosen(path, cells, columns, tally, header=header, separator=",")
@@ -56,23 +62,11 @@ def rows(
             yield from _chosen(path, cells, columns, tally, header=header, separator="\t")
 
 
-def columns_of(path: Path, *, header: bool, encoding: str = AUTO) -> list[str]:
-    """The names of a table's columns, or of its keys in the first row; without a header their numbers as text."""
-
-    unused = Tally()
-    match file_kind(path.name):
-        case ".parquet":
-            return list(parquet_file(path).schema_arrow.names)
-        case ".jsonl":
-            first = next((line for _, line in TextFile.look(path, encoding).lines(unused, limit=MAX_DOCUMENT)), "{}")
-            found = json.loads(first)
-            return list(found) if isinstance(found, dict) else []
-        case ".csv":
-            table = _csv_cells(TextFile.look(path, encoding), unused)
-        case _:
-            table = _tab_cells(TextFile.look(path, encoding), unused)
-    first_cells = next((cells for _, cells in table), [])
-    return [cell.strip() for cell in first_cells] if header else [str(n) for n in range(1, len(first_cells) + 1)]
+def width(path: Path, encoding: str = AUTO) -> int:
+    """How many columns the first line of a .csv or of a table of tabs has."""
+    file = TextFile.look(path, encoding)
+    table = (_csv_cells if file_kind(path.name) == ".csv" else _tab_cells)(file, Tally())
+    return next((len(cells) for _, cells in table), 0)
 
 
 def _tab_cells(file: TextFile, tally: Tally) -> Iterator[Cells]:
@@ -141,7 +135,9 @@ def _place(path: Path, cells: list[str], wanted: int | str, header: bool, separa
     )
 
 
-def _json_rows(file: TextFile, keys: Sequence[int | str], tally: Tally) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _json_rows(
+    file: TextFile, keys: Sequence[int | str], texts: int | None, tally: Tally
+) -> Iterator[tuple[int, tuple[str, ...]]]:
     keyed = False
     known: dict[str, None] = {}
     for number, line in file.lines(tally, limit=MAX_DOCUMENT):
@@ -161,11 +157,11 @@ def _json_rows(file: TextFile, keys: Sequence[int | str], tally: Tally) -> Itera
             tally.add(f"lines without a key {missing[0]!r}", "left out", f"{place}, whose keys are {names}")
             continue
         keyed = True
-        texts = [found[str(key)] for key in keys]
-        if wrong := next((problem for text in texts if (problem := _no_text(text))), ""):
+        values = [found[str(key)] for key in keys]
+        if wrong := next((problem for value in values[:texts] if (problem := _no_text(value))), ""):
             tally.add(f"lines with {wrong}", "left out", f"{place}: {shown(line)}")
             continue
-        yield number, tuple(texts)
+        yield number, tuple(map(str, values))
     if known and not keyed:
         raise DataError(
             f"{file.path}: no line has all of the keys {', '.join(map(repr, keys))}; there are "
@@ -191,30 +187,33 @@ def _no_text(value: Any) -> str:
     return ""
 
 
-def _parquet_rows(path: Path, names: Sequence[int | str], tally: Tally) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _parquet_rows(
+    path: Path, columns: Sequence[int | str], texts: int | None, tally: Tally
+) -> Iterator[tuple[int, tuple[str, ...]]]:
     import pyarrow as pa
 
     file = parquet_file(path)
     schema = file.schema_arrow
+    names = [str(name) for name in columns]
     for name in names:
         if name not in schema.names:
             known = ", ".join(map(shown, schema.names))
             raise DataError(f"{path}: there is no column {name!r}: there are {known}. Set data.columns to what exists.")
         held = schema.field(name).type
         text = held.value_type if pa.types.is_dictionary(held) else held
-        if not (pa.types.is_string(text) or pa.types.is_large_string(text)):
+        if name in names[:texts] and not (pa.types.is_string(text) or pa.types.is_large_string(text)):
             raise DataError(f"{path}: column {name!r} holds {held}, no text. Set data.columns to one of strings.")
     number = 0
     try:
-        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=[str(name) for name in dict.fromkeys(names)]):
-            held_by_name = {name: batch.column(str(name)).to_pylist() for name in names}
-            for texts in zip(*(held_by_name[name] for name in names), strict=True):
+        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(dict.fromkeys(names))):
+            held_by_name = {name: batch.column(name).to_pylist() for name in names}
+            for values in zip(*(held_by_name[name] for name in names), strict=True):
                 number += 1
-                if None in texts:
+                if None in values[:texts]:
                     tally.add("rows with a value that is no text", "left out", f"{path}, row {number}")
                 else:
-                    yield number, texts
-    except (OSError, pa.ArrowException) as error:
+                    yield number, tuple(map(str, values))
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise DataError(f"{path}: row {number + 1} or one soon after it cannot be read ({error}).") from None
 
 

@@ -81,3 +81,9 @@ def test_data_that_was_removed_is_prepared_again(tmp_path):
     assert folders.read(folder) is None
     assert made(tmp_path, 1) == folder
     assert folders.read(folder) == {}
+
+
+def test_files_that_go_while_they_are_measured(tmp_path):
+    made(tmp_path, 1)
+    (tmp_path / f"{1:020x}" / "gone").symlink_to(tmp_path / "nowhere")
+    assert collect(tmp_path, 1 << 30, now_s=NOW_S).before_bytes == pytest.approx(10 << 10, abs=300)

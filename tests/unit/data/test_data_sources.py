@@ -344,3 +344,30 @@ def test_tang_quatrains():
     texts, found = read(TANG, LM)
     assert texts[0] == ("四時運灰琯，一夕變冬春。送寒餘雪盡，迎歲早梅新。",)
     assert len(texts) + sum(one.count for one in found.values()) == len(TANG.read_text().splitlines())
+
+
+def test_numbers_may_group_examples(tmp_path):
+    lines_of = "".join(json.dumps({"text": f"text {number}", "doc": number % 3}) + "\n" for number in range(6))
+    path = written(tmp_path, lines_of, "a.jsonl")
+    spec = data_spec(path, split={"group_by": ["doc"]})
+    assert [one.keys[0] for one in sources.examples(spec, LM, 1, Tally())] == ["0", "1", "2"] * 2
+    table = pa.table({"text": ["a", "b"], "doc": [7, 8]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    spec = data_spec(tmp_path / "a.parquet", split={"group_by": ["doc"]})
+    assert [one.keys[0] for one in sources.examples(spec, LM, 1, Tally())] == ["7", "8"]
+
+
+def test_parquet_with_bytes_that_are_no_text(tmp_path):
+    broken = pa.array([b"fine", b"\xff\xfe"], pa.binary()).view(pa.string())
+    parquet.write_table(pa.table({"text": broken}), tmp_path / "a.parquet")
+    assert "row 1 or one soon after it cannot be read ('utf-8' codec" in failure(tmp_path / "a.parquet", LM)
+
+
+def test_lines_left_out_of_documents_are_a_share_of_the_lines(tmp_path):
+    document = "eine Straße\n".encode() * 100 + b"\n"
+    documents_of = b"".join(b"%d " % number + document for number in range(40))
+    path = written(tmp_path, documents_of + b"\xff broken\n\n" * 3 + document, "a.txt")
+    prepared = prepare(data_spec(path), 1, tmp_path / "cache", LM)
+    assert (prepared.left_out, prepared.lines) == (3, 41 * 101 + 3)
+    with pytest.raises(DataError, match=r"3 of 4,147 lines \(0\.1%\) cannot be used"):
+        prepare(data_spec(path, max_bad_share=0.0005), 1, tmp_path / "cache", LM)

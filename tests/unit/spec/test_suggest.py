@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -154,9 +156,37 @@ def test_the_budget_fills_the_time_within_what_the_data_bears(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("stem", "name"), [("My File (2)", "my-file-2"), ("données", "donn-es"), ("---", "data"), ("a" * 99, "a" * 64)]
+    ("stem", "name"),
+    [("My File (2)", "my-file-2"), ("données", "donn-es"), ("---", "data"), ("a" * 99, "a" * 64), ("1984", "1984")],
 )
-def test_a_name_is_made_of_a_files_name(stem: str, name: str) -> None:
+def test_a_name_is_made_of_a_files_name(tmp_path: Path, stem: str, name: str) -> None:
     assert suggest.slug(stem) == name
-    text = f"version: 1\nname: {name}\ntask: translation\ndata: {{source: builtin/dates}}\ntraining: {{max_steps: 1}}\n"
-    assert parse(text, file="x").name == name
+    made = dataclasses.replace(drafted(strangers_data.write_pairs(tmp_path / "a.tsv")), name=name)
+    assert parse(made.text(), file=str(tmp_path / "x.yaml")).name == name
+
+
+@pytest.mark.parametrize("name", ["null", "on", "1e5"])
+def test_a_name_that_yaml_would_read_as_something_else_is_quoted(tmp_path: Path, name: str) -> None:
+    made = dataclasses.replace(drafted(strangers_data.write_pairs(tmp_path / "a.tsv")), name=name)
+    spec = parse(made.text(), file=str(tmp_path / "x.yaml"))
+    assert spec.name == spec.model_dump(by_alias=True)["register"]["name"] == name
+
+
+def test_rows_with_an_empty_side_are_allowed_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text(
+        "".join(f"Sentence number {n} here\t{'' if n % 10 == 0 else f'Satz Nummer {n} hier'}\n" for n in range(600))
+    )
+    spec = spec_of(path)
+    assert 0.1 < spec.data.max_bad_share < 0.2
+    assert "10.0% cannot be used" in drafted(path).text()
+
+
+def test_numbers_of_json_are_no_side_of_a_pair(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps({"question": f"how much is {n} plus one, please?", "answer": n + 1}) + "\n" for n in range(400)
+        )
+    )
+    assert spec_of(path).task == "language_modeling"
