@@ -6,6 +6,7 @@ and bounds stand in one place and every end and choice of a range is held to the
 
 from __future__ import annotations
 
+import codecs
 import unicodedata
 from typing import Annotated, Any, Literal
 
@@ -271,13 +272,19 @@ class Split(Part):
     )
 
 
+_NO_FILES = ("idna", "punycode", "utf-7", "unicode-escape", "raw-unicode-escape")  # encodings, but of no text file
+
+
 def _encoding(value: str) -> str:
     """Raises ValueError for what is no encoding of text."""
     if value != "auto":
         try:
             "".encode(value)
+            odd = codecs.lookup(value).name in _NO_FILES
         except LookupError:
             raise ValueError from None
+        if odd:
+            raise ValueError
     return value
 
 

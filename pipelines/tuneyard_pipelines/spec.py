@@ -432,6 +432,12 @@ def _missing(path: str) -> str:
             return ""
         there = "is no folder, and its name does not say what kind of file it is"
         return f"{path} {there if Path(path).exists() else 'does not exist'}; {counts}"
+    try:
+        Path(path).stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return f"{path} cannot be read ({error.strerror}); name another path"
     if Path(path).is_file() or (is_pattern(path) and glob.glob(path, recursive=True)):
         return ""
     if Path(path).exists():

@@ -11,6 +11,7 @@ import contextlib
 import gzip
 import hashlib
 import io
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +35,11 @@ _MARKS = {  # the longer ones first: UTF-32 begins as UTF-16 does
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-_UTF_8 = ("utf-8", "utf8", "utf-8-sig")
+_UTF_8 = ("utf-8", "utf-8-sig")
+_KANA = re.compile("[\u3041-\u30ff]")
+_HANGUL = re.compile("[\uac00-\ud7a3]")
+_HAN = re.compile("[\u3400-\u9fff]")
+_OTHERS = ["cp1252", "cp1251", "koi8_r", "iso8859_7", "cp1253", "cp1255", "cp1256", "cp874"]
 codecs.register_error("tuneyard.broken", lambda error: (_BROKEN, cast(UnicodeDecodeError, error).end))
 
 
@@ -48,11 +53,10 @@ class UnnamedEncodingError(DataError):
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of text, with its encoding and what ends a line in it."""
+    """A file of text and its encoding."""
 
     path: Path
     encoding: str
-    line_end: str
 
     @classmethod
     def look(cls, path: Path, encoding: str = AUTO) -> TextFile:
@@ -64,41 +68,47 @@ class TextFile:
             sample = file.read(_SAMPLE_BYTES)
         if encoding == AUTO:
             encoding = _encoding(path, sample)
-        elif encoding.lower() in _UTF_8:
+        elif codecs.lookup(encoding).name in _UTF_8:
             encoding = "utf-8-sig"  # with or without the mark
-        text = sample.decode(encoding, "replace")
-        return cls(path, encoding, "\r" if "\r" in text and "\n" not in text else "\n")
+        return cls(path, encoding)
 
-    def lines(self, tally: Tally, *, limit: int) -> Iterator[tuple[int, str]]:
-        """Each line with its number from 1 and without its end, those left out that hold no text.
+    def lines(self, tally: Tally, *, limit: int, broken: bool = False) -> Iterator[tuple[int, str]]:
+        """Each line with its number from 1 and without its end, which is a line feed, a carriage return, or both.
 
-        `limit` is in characters. A carriage return inside of a line becomes a line feed.
+        `limit` is in characters. What holds no text is left out and counted; with `broken`, a line comes in its place
+        that `is_broken`, for a reader of records that go over several lines.
         """
         with opened(self.path) as file, _readable(self.path):
-            text = io.TextIOWrapper(file, self.encoding, errors="tuneyard.broken", newline=self.line_end)
+            text = io.TextIOWrapper(file, self.encoding, errors="tuneyard.broken", newline="")
             ends: set[str] = set()
             number = 0
             while line := text.readline(limit + 2):
                 number += 1
-                place = f"{self.path}:{number}"
-                body = line.removesuffix(self.line_end).removesuffix("\r")
+                body = line.rstrip("\r\n") if line[-1] in "\r\n" else line
+                if number == 1:
+                    body = body.removeprefix("\ufeff")
                 if len(body) > limit:
-                    while not line.endswith(self.line_end) and (line := text.readline(_SKIPPED_CHARACTERS)):
+                    while line[-1] not in "\r\n" and (line := text.readline(_SKIPPED_CHARACTERS)):
                         pass
-                    tally.add(f"lines longer than {limit:,} characters", "left out", f"{place}: {shown(body)}")
-                    continue
-                if _BROKEN in body:
+                    what = f"lines longer than {limit:,} characters"
+                elif _BROKEN in body:
                     what = f"lines that are not {self.encoding.removesuffix('-sig').upper()}"
-                    tally.add(what, "left out", f"{place}: {shown(body.replace(_BROKEN, chr(0xFFFD)))}")
+                else:
+                    if end := line[len(line.rstrip("\r\n")) :]:
+                        if ends and end not in ends:
+                            tally.add("files with mixed line ends", "kept", f"{self.path}:{number}")
+                        ends.add(end)
+                    yield number, body
                     continue
-                if end := line[len(body) :]:
-                    if ends and end not in ends:
-                        tally.add("files with mixed line ends", "kept", place)
-                    ends.add(end)
-                if "\r" in body:
-                    tally.add("carriage returns inside of a line", "mended", f"{place}: {shown(body)}")
-                    body = body.replace("\r", "\n")
-                yield number, body
+                if broken:
+                    yield number, _BROKEN
+                else:
+                    tally.add(what, "left out", f"{self.path}:{number}: {shown(body.replace(_BROKEN, chr(0xFFFD)))}")
+
+
+def is_broken(text: str) -> bool:
+    """Whether a line that holds no text went into this."""
+    return _BROKEN in text
 
 
 def sha256(path: Path) -> str:
@@ -133,25 +143,33 @@ def shown(text: str) -> str:
 
 
 def _raw(path: Path) -> BinaryIO:
-    if path.is_dir():
-        raise DataError(f"{path}: this is a folder. Name a file in it, or a pattern such as {path}/*.txt.")
     try:
+        if path.is_dir():
+            raise DataError(f"{path}: this is a folder. Name a file in it, or a pattern such as {path}/*.txt.")
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path}: this is no file but a device or a pipe. Write what comes out of it to a file.")
         return path.open("rb")
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(
             f"{path}: no such file. A relative data.source counts from the folder of the spec file: correct the path."
         ) from None
-    except OSError as error:
+    except PermissionError as error:
         raise DataError(
             f"{path}: cannot be read ({error.strerror}). Give this user the right to read it: chmod +r {path}"
         ) from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). Name another path.") from None
 
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except UnicodeError as error:
+        raise DataError(f"{path}: data.encoding is not what it is written in ({error}). Set the right one.") from None
+    except gzip.BadGzipFile as error:
+        raise DataError(f"{path}: is no whole .gz ({error}). Copy it again, or take .gz off its name.") from None
+    except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: this .gz is not whole ({error}). Copy it again, and check it with: gzip -t") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read to its end ({error.strerror or error}).") from None
@@ -172,17 +190,14 @@ def _encoding(path: Path, sample: bytes) -> str:
 
 def _unnamed(path: Path, sample: bytes) -> DataError:
     """What a file is that is not UTF-8, and the remedy."""
-    if 0 < sample.count(b"\0") <= len(sample) // 10:
-        return DataError(f"{path}: holds zero bytes: it is no text. Name a file of text.")
     name = _likely(sample)
     if name is None:
-        return DataError(
-            f"{path}: is not UTF-8, nor any encoding that is known here. Save it as UTF-8, or name it with "
-            "data.encoding."
-        )
-    begins = sample[:200].decode(name, "replace")
+        what = "holds zero bytes: it is no text" if b"\0" in sample else "is not UTF-8, nor any encoding known here"
+        return DataError(f"{path}: {what}. Save it as UTF-8, or name its encoding with data.encoding.")
+    lines = sample.decode(name, "replace").splitlines()
+    reads = next((line for line in lines if not line.isascii()), lines[0])
     return UnnamedEncodingError(
-        f"{path}: is not UTF-8, but looks like {name}, in which it begins {shown(begins)}. If that reads well, set "
+        f"{path}: is not UTF-8, but looks like {name}, in which a line reads {shown(reads)}. If that is right, set "
         f"data.encoding: {name}; else set the right one, or save the file as UTF-8.",
         name,
     )
@@ -190,22 +205,44 @@ def _unnamed(path: Path, sample: bytes) -> DataError:
 
 def _likely(sample: bytes) -> str | None:
     """The encoding that fits text which is not UTF-8; None where none does."""
+    if sample.count(b"\0") > len(sample) // 50:
+        return _wide(sample)
+    foreign = b"\n".join(line for line in sample.splitlines() if not line.isascii())
+    for name, letters, least in (
+        ("cp932", _KANA, 0.1),
+        ("euc-jp", _KANA, 0.1),
+        ("euc-kr", _HANGUL, 0.5),
+        ("gb18030", _HAN, 0.3),
+        ("big5", _HAN, 0.3),
+    ):
+        text = codecs.getincrementaldecoder(name)("replace").decode(foreign)
+        others = [letter for letter in text if not letter.isascii()]
+        fits = len(letters.findall(text)) >= least * len(others) and "\ufffd" not in text
+        if fits and (letters is not _HAN or _common(text, name)):
+            return name
     from charset_normalizer import from_bytes
 
-    if b"\0" in sample:
-        little = sample[1::2].count(b"\0") >= sample[::2].count(b"\0")
-        return "utf-16-le" if little else "utf-16-be"
-    if _chinese(sample):
-        return "gb18030"
-    best = from_bytes(sample).best()
+    best = from_bytes(foreign, cp_isolation=_OTHERS).best()
     return best.encoding.replace("_", "-") if best else None
 
 
-def _chinese(sample: bytes) -> bool:
-    """Whether this is GB18030: all of it can be read so, and nine in ten of the Chinese characters are common ones."""
-    text = codecs.getincrementaldecoder("gb18030")("replace").decode(sample)
-    han = [character for character in text if "\u3400" <= character <= "\u9fff"]
-    if not han or "\ufffd" in text or any("\ue000" <= character <= "\uf8ff" for character in text):
-        return False
-    common = sum(character.encode("gb18030") < b"\xd8" for character in han)  # level 1 of GB 2312, by sound
-    return common > 0.85 * len(han)
+def _wide(sample: bytes) -> str | None:
+    """UTF-16 or UTF-32 without a mark: the zero bytes of its ASCII stand at every second place, or three in four."""
+    zeros = [sample[place::4].count(b"\0") / max(1, len(sample) // 4) for place in range(4)]
+    order = ["utf-32-le", "utf-16-le", "utf-32-be", "utf-16-be"]
+    for name, (few, many) in zip(
+        order, (([0], [2, 3]), ([0, 2], [1, 3]), ([3], [0, 1]), ([1, 3], [0, 2])), strict=True
+    ):
+        if max(zeros[place] for place in few) < 0.05 and min(zeros[place] for place in many) > 0.1:
+            text = sample.decode(name, "replace")
+            odd = sum(not (letter.isprintable() or letter.isspace()) for letter in text)
+            return name if odd <= 0.02 * len(text) else None
+    return None
+
+
+def _common(text: str, encoding: str) -> bool:
+    """Whether most Chinese characters are of the first level of GB 2312 or of Big5: those in daily use."""
+    first, last = (b"\xb0", b"\xd8") if encoding == "gb18030" else (b"\xa4", b"\xc7")
+    han = _HAN.findall(text)
+    common = [character for character in han if first <= character.encode(encoding) < last]
+    return len(common) > 0.85 * len(han)

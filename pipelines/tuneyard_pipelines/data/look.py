@@ -57,6 +57,9 @@ _FUNCTION_WORDS = {
 }
 
 
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
 @dataclass(frozen=True)
 class Column:
     """A column as `data.columns` names it, what it holds, and the values that were looked at, "" for what is no text.
@@ -325,11 +328,12 @@ def _json(path: Path, encoding: str, tally: Tally) -> Iterator[dict[str, Any]]:
 
 
 def _parquet(path: Path) -> Iterator[dict[str, Any]]:
-    """Rows without what is neither text, number nor time: a picture in each would fill the memory."""
+    """Rows without what is neither text nor number: a picture in each would fill the memory."""
     import pyarrow as pa
 
     file = tables.parquet_file(path)
-    plain = [field.name for field in file.schema_arrow if not (pa.types.is_nested(field.type) or _is_bytes(field.type))]
+    schema = file.schema_arrow
+    plain = [one.name for one in schema if schema.names.count(one.name) == 1 and _is_plain(one.type)]
     try:
         for batch in file.iter_batches(batch_size=1000, columns=plain):
             yield from batch.to_pylist()
@@ -337,10 +341,12 @@ def _parquet(path: Path) -> Iterator[dict[str, Any]]:
         raise DataError(f"{path}: it cannot be read to its end ({error}). Write it again.") from None
 
 
-def _is_bytes(kind: Any) -> bool:
-    import pyarrow as pa
+def _is_plain(kind: Any) -> bool:
+    import pyarrow.types as types
 
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+    held = kind.value_type if types.is_dictionary(kind) else kind
+    tests = (types.is_string, types.is_large_string, types.is_integer, types.is_floating, types.is_boolean)
+    return any(test(held) for test in tests)
 
 
 def _is_header(rows: Sequence[Sequence[str]]) -> bool:
@@ -359,7 +365,7 @@ def _is_header(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _column(name: str | int, held: Sequence[Any]) -> Column:
-    values = tuple(value if isinstance(value, str) else "" for value in held)
+    values = tuple(value if isinstance(value, str) and not _SURROGATES.search(value) else "" for value in held)
     there = [value for value in held if value is not None and value != ""]
     filled = len(there) / max(len(held), 1)
     return Column(name, _kind(there), filled, values)

@@ -367,9 +367,11 @@ class _Preparation:
             unit="documents" if self._by_bytes else "pairs",
         )
         if made.duplicates:
-            self._tally.add("examples that stood before, on the same side of the split", "kept", "", made.duplicates)
+            self._tally.add("examples that stood before", "kept", "", made.duplicates)
         if made.shared:
             self._tally.add("training examples that share a text with a given split", "kept", "", made.shared)
+        if made.in_both:
+            self._tally.add("examples of two given splits that share a text", "kept", "", made.in_both)
         facts = self._part(made)
         shutil.rmtree(self._folder / "ledger")
         (self._folder / "read").unlink()

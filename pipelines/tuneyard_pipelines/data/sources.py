@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 STDLIB = "builtin/stdlib"
 _FIRST_EXAMPLES = 2_000
+_FIRST_CHARACTERS = 500_000
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f]")
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
@@ -105,8 +106,13 @@ def beginning(data: DataSpec, task: str, seed: int) -> Iterator[tuple[str, ...]]
 
 @functools.lru_cache(maxsize=2)  # a plan asks twice
 def _first_made(data: DataSpec, task: str, seed: int) -> tuple[tuple[str, ...], ...]:
-    first = itertools.islice(generated.examples(data, task, seed), _FIRST_EXAMPLES)
-    return tuple(example.texts for example in first)
+    taken, characters = [], 0
+    for example in itertools.islice(generated.examples(data, task, seed), _FIRST_EXAMPLES):
+        taken.append(example.texts)
+        characters += sum(map(len, example.texts))
+        if characters > _FIRST_CHARACTERS:
+            break
+    return tuple(taken)
 
 
 def pinned(data: DataSpec) -> DataSpec:
@@ -149,7 +155,7 @@ def places(data: DataSpec) -> dict[str, str]:
 
 def files(place: str) -> list[Path]:
     """The files that a path or pattern means, sorted. Raises DataError if there is none."""
-    if Path(place).exists() or not is_pattern(place):
+    if not is_pattern(place) or Path(place).exists():
         return [Path(place)]
     found = sorted(Path(path) for path in glob.glob(place, recursive=True) if Path(path).is_file())
     if not found:

@@ -39,12 +39,13 @@ class Assignment:
     """The split of each example, as its place in SPLITS.
 
     `duplicates` counts the examples that stood before; `shared` those that share a key with a given split, and are
-    trained on.
+    trained on; `in_both` those of two given splits that share one.
     """
 
     codes: NDArray[np.int8]
     duplicates: int
     shared: int
+    in_both: int
 
     @property
     def counts(self) -> dict[str, int]:
@@ -100,11 +101,19 @@ class Ledger:
             if amount is not None:
                 self._take(groups, codes, code, amount)
         codes[codes == _OPEN] = TRAIN
-        made = Assignment(codes, _repetitions(self._column(_order(TEST))), int(np.count_nonzero(beside)))
+        both = [np.isin(groups.numbers, groups.numbers[given & (codes[groups.members] == code)]) for code in _TAKEN]
+        made = Assignment(
+            codes,
+            duplicates=_repetitions(self._column(_order(TEST))),
+            shared=int(np.count_nonzero(beside)),
+            in_both=int(np.count_nonzero(both[0] & both[1] & given)),
+        )
         counts = made.counts
         for name in SPLITS:
             if not counts[name]:
                 found = ", ".join(f"{other} {counts[other]}" for other in SPLITS)
+                if {"validation": validation, "test": test}.get(name, 0) is None:
+                    raise DataError(f"{place}: the {name} split that is given holds nothing that can be used.")
                 raise DataError(
                     f"{place}: the {name} split is empty ({self.count} {unit}: {found}). data.split.validation is "
                     f"{validation} and data.split.test is {test}; {unit} that share a text stay on one side. "

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from tuneyard_pipelines.catalog import file_kind
 from tuneyard_pipelines.data.errors import DataError
 from tuneyard_pipelines.data.examples import Tally
-from tuneyard_pipelines.data.lines import AUTO, TextFile, opened, shown
+from tuneyard_pipelines.data.lines import AUTO, TextFile, is_broken, opened, shown
 
 if TYPE_CHECKING:
-    Cells = tuple[int, list[str]]
-    """The number of a row's first line, and its texts; none for a blank line."""
+    Cells = tuple[int, list[str], int]
+    """The number of a row's first line, its texts (none for a blank line), and of how many lines it is."""
 
 MAX_ROW = 1 << 20
 """Characters of a line in which tabs part columns."""
@@ -66,17 +66,18 @@ def width(path: Path, encoding: str = AUTO) -> int:
     """How many columns the first line of a .csv or of a table of tabs has."""
     file = TextFile.look(path, encoding)
     table = (_csv_cells if file_kind(path.name) == ".csv" else _tab_cells)(file, Tally())
-    return next((len(cells) for _, cells in table), 0)
+    return next((len(cells) for _, cells, _ in table), 0)
 
 
 def _tab_cells(file: TextFile, tally: Tally) -> Iterator[Cells]:
     for number, text in file.lines(tally, limit=MAX_ROW):
-        yield number, text.split("\t") if text.strip() or number == 1 else []
+        yield number, text.split("\t") if text.strip() or number == 1 else [], 1
 
 
 def _csv_cells(file: TextFile, tally: Tally) -> Iterator[Cells]:
     csv.field_size_limit(MAX_DOCUMENT)  # of the whole process; the library's own limit is 128 KiB
-    reader = csv.reader((f"{text}\n" for _, text in file.lines(tally, limit=MAX_DOCUMENT)), strict=True)
+    lines = file.lines(tally, limit=MAX_DOCUMENT, broken=True)
+    reader = csv.reader((f"{text}\n" for _, text in lines), strict=True)
     while True:
         number = reader.line_num + 1
         try:
@@ -87,7 +88,12 @@ def _csv_cells(file: TextFile, tally: Tally) -> Iterator[Cells]:
             place = f"{file.path}:{number} ({error}, up to line {reader.line_num})"
             tally.add("lines that are not CSV", "left out", place, max(1, reader.line_num + 1 - number))
             continue
-        yield number, cells
+        spans = reader.line_num + 1 - number
+        if any(map(is_broken, cells)):
+            what = f"lines of rows with a line that is too long or not {file.encoding.removesuffix('-sig').upper()}"
+            tally.add(what, "left out", f"{file.path}:{number}", spans)
+        else:
+            yield number, cells, spans
 
 
 def _chosen(
@@ -95,7 +101,7 @@ def _chosen(
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     places: list[int] | None = None
     width = 0
-    for number, cells in table:
+    for number, cells, spans in table:
         if places is None:
             places = [_place(path, cells, column, header, separator) for column in columns]
             width = len(cells)
@@ -105,7 +111,7 @@ def _chosen(
             tally.add("blank lines", "kept", f"{path}:{number}")
         elif len(cells) != width:
             found = f"{path}:{number}: {_count(len(cells))}, line 1 has {width}: {shown(separator.join(cells))}"
-            tally.add("rows with more or fewer columns", "left out", found)
+            tally.add("rows with more or fewer columns", "left out", found, spans)
         else:
             yield number, tuple(cells[place] for place in places)
 
@@ -131,7 +137,7 @@ def _place(path: Path, cells: list[str], wanted: int | str, header: bool, separa
     known = f"the columns are {', '.join(map(shown, names))}" if header else f"line 1 has {_count(len(cells))}"
     raise DataError(
         f"{path}:1: there is no column {wanted!r}: {known}. "
-        f"Set data.columns to what exists; columns are parted by {_SEPARATORS[separator]}s."
+        f"Set data.columns, or data.split.group_by, to what exists; columns are parted by {_SEPARATORS[separator]}s."
     )
 
 
@@ -199,6 +205,8 @@ def _parquet_rows(
         if name not in schema.names:
             known = ", ".join(map(shown, schema.names))
             raise DataError(f"{path}: there is no column {name!r}: there are {known}. Set data.columns to what exists.")
+        if schema.names.count(name) > 1:
+            raise DataError(f"{path}: column {name!r} is there {schema.names.count(name)} times. Name it apart.")
         held = schema.field(name).type
         text = held.value_type if pa.types.is_dictionary(held) else held
         if name in names[:texts] and not (pa.types.is_string(text) or pa.types.is_large_string(text)):

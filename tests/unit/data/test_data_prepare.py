@@ -264,7 +264,7 @@ def test_what_is_wrong_is_kept_with_the_data_and_held_to_the_share_each_time(tmp
     assert prepared.left_out == 2
     assert [(one.what, one.fate, one.count) for one in prepared.findings] == [
         ("pairs with an empty side", "left out", 2),
-        ("examples that stood before, on the same side of the split", "kept", 1),
+        ("examples that stood before", "kept", 1),
     ]
     assert PreparedData.open(prepared.folder).findings == prepared.findings
     with pytest.raises(

@@ -93,15 +93,13 @@ def test_control_characters_are_taken_out_and_counted(tmp_path):
     assert "control characters" in what
 
 
-def test_mixed_line_ends_and_lone_carriage_returns(tmp_path):
-    path = written(tmp_path, b"a\tb\nc\td\r\ne\tf\rg\n")
+@pytest.mark.parametrize("content", [b"a\tb\nc\td\r\ne\tf\rg\th\n", b"a\tb\rc\td\re\tf\ng\th"])
+def test_any_mixture_of_line_ends(tmp_path, content):
+    path = written(tmp_path, content)
     pairs, found = read(path)
-    assert pairs == [("a", "b"), ("c", "d"), ("e", "f\ng")]
-    assert {what: one.first for what, one in found.items()} == {
-        "files with mixed line ends": f"{path}:2",
-        "carriage returns inside of a line": f"{path}:3: 'e\\tf\\rg'",
-    }
-    assert read(written(tmp_path, b"a\tb\rc\td\r"))[0] == [("a", "b"), ("c", "d")]
+    assert pairs == [("a", "b"), ("c", "d"), ("e", "f"), ("g", "h")]
+    assert [(what, one.fate) for what, one in found.items()] == [("files with mixed line ends", "kept")]
+    assert read(written(tmp_path, b"a\tb\rc\td\r"))[1] == {}
 
 
 def test_text_from_right_to_left_is_kept_as_it_is(tmp_path):
@@ -119,21 +117,71 @@ def test_an_encoding_is_seen_by_its_mark(tmp_path, encoding):
 TEXT = "早上好，今天天气很好\tGood morning\n我们一起去学校学习中文\tWe learn\n" * 40
 
 
+JAPANESE = "今日は天気がいいですね\tthe weather is good\nありがとうございました\tthanks\n" * 40
+TRADITIONAL = "早上好，今天天氣很好\tGood\n我們一起去學校學習中文\tWe learn\n" * 40
+LATIN = "hello\thi\n" * 200 + "bonjour, c'était très bien à Besançon\tgood day\n" * 3
+
+
 @pytest.mark.parametrize(
-    ("encoding", "name"), [("gb18030", "gb18030"), ("gbk", "gb18030"), ("utf-16-le", "utf-16-le"), ("big5", "big5")]
+    ("text", "encoding", "name"),
+    [
+        (TEXT, "gb18030", "gb18030"),
+        (TEXT, "gbk", "gb18030"),
+        (TEXT, "utf-16-le", "utf-16-le"),
+        (TEXT, "utf-16-be", "utf-16-be"),
+        (TEXT, "utf-32-le", "utf-32-le"),
+        (TRADITIONAL, "big5", "big5"),
+        (JAPANESE, "shift_jis", "cp932"),
+        (JAPANESE, "euc-jp", "euc-jp"),
+        ("안녕하세요 여러분\thello\n" * 40, "euc-kr", "euc-kr"),
+        (LATIN, "latin-1", "cp1252"),
+        ("доброе утро, как дела\tgood morning\n" * 40, "cp1251", "cp1251"),
+    ],
 )
-def test_another_encoding_is_told_by_name_and_taken_when_it_is_named(tmp_path, encoding, name):
-    text = TEXT if encoding != "big5" else "早上好，今天天氣很好\tGood\n我們一起去學校學習中文\tWe learn\n" * 40
+def test_another_encoding_is_told_by_name_and_taken_when_it_is_named(tmp_path, text, encoding, name):
     path = written(tmp_path, text.encode(encoding))
     message = failure(path)
-    assert f"looks like {name}, in which it begins '早上好" in message
+    foreign = next(line for line in text.splitlines() if not line.isascii())
+    assert f"looks like {name}, in which a line reads {foreign[:20]!r}"[:-1] in message
     assert f"set data.encoding: {name}" in message
-    assert read(path, encoding=name)[0][0][0].startswith("早上好")
+    assert read(path, encoding=name)[0][-1][0] == text.splitlines()[-1].split("\t")[0]
 
 
-def test_latin_1_and_no_text_at_all(tmp_path):
-    assert "set data.encoding: " in failure(written(tmp_path, ("über die Straße\tà côté\n" * 30).encode("latin-1")))
-    assert "zero bytes: it is no text" in failure(written(tmp_path, bytes(range(1, 200)) * 9 + b"\0" * 20))
+def test_no_text_at_all(tmp_path):
+    assert "zero bytes: it is no text" in failure(written(tmp_path, bytes(range(1, 200)) * 9 + b"\0" * 200))
+
+
+def test_a_mark_is_no_text_whatever_the_encoding_is_called(tmp_path):
+    for name, encoding in (("UTF_8", "utf-8-sig"), ("u8", "utf-8-sig"), ("utf-16-le", "utf-16-le")):
+        mark = "\ufeff" if encoding == "utf-16-le" else ""
+        assert read(written(tmp_path, f"{mark}a\tb\n".encode(encoding)), encoding=name)[0] == [("a", "b")]
+
+
+def test_an_encoding_that_it_is_not(tmp_path):
+    assert "data.encoding is not what it is written in" in failure(written(tmp_path, b"a\tb\n" * 9), encoding="utf-32")
+
+
+def test_what_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe.tsv")
+    assert "no file but a device or a pipe" in failure(tmp_path / "pipe.tsv")
+    (tmp_path / "loop.tsv").symlink_to(tmp_path / "loop.tsv")
+    assert "Name another path" in failure(tmp_path / "loop.tsv")
+    assert "File name too long" in failure(tmp_path / f"{'x' * 300}.tsv")
+
+
+def test_a_row_that_swallows_others_counts_as_all_of_its_lines(tmp_path):
+    rows = [f"aa {number},bb {number}" for number in range(100)]
+    rows[10], rows[90] = '"aa 10,bb', 'aa 90",bb,90'
+    path = written(tmp_path, "\n".join(rows), "a.csv")
+    with pytest.raises(DataError, match=r"81 of 100 examples"):
+        prepare(data_spec(path), 1, tmp_path / "cache")
+
+
+def test_a_row_of_csv_with_a_line_that_is_no_text_is_left_out_whole(tmp_path):
+    path = written(tmp_path, '"grün\n'.encode() + b'caf\xe9 middle\nlast",tgt\n' + "grün,b\n".encode() * 30, "a.csv")
+    pairs, found = read(path)
+    assert pairs == [("grün", "b")] * 30
+    assert [(one.count, one.first) for one in found.values()] == [(3, f"{path}:1")]
 
 
 def test_lines_that_are_not_utf8_are_counted(tmp_path):
@@ -156,7 +204,7 @@ def test_packed_files(tmp_path):
     path = written(tmp_path, gzip.compress("Hi\t嗨\n".encode()), "a.tsv.gz")
     assert read(path)[0] == [("Hi", "嗨")]
     assert "this .gz is not whole" in failure(written(tmp_path, gzip.compress(b"a\tb\n" * 9000)[:-9], "b.tsv.gz"))
-    assert "this .gz is not whole (Not a gzipped file" in failure(written(tmp_path, b"a\tb\n", "c.tsv.gz"))
+    assert "is no whole .gz (Not a gzipped file" in failure(written(tmp_path, b"a\tb\n", "c.tsv.gz"))
 
 
 def test_a_pattern_is_all_its_files_in_order(tmp_path):
