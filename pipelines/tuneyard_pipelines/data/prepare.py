@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tuneyard_pipelines.spec import DataSpec, Tokenizer
 
 _FORMAT = 2
-_TOKENS_FORMAT = 3
+_TOKENS_FORMAT = 4
 _TOLD_EVERY = 1000
 _COUNTED_CHARACTERS = 1 << 24
 _DIGESTED_BYTES = 128 << 20

@@ -51,7 +51,8 @@ _UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}"
 # No pattern lets a letter and a mark into one chunk, so that no chunk can be spelled like a special token.
 _WORDS = rf" ?[\w&&[^{_UNSPACED}]]+|[{_UNSPACED}]| ?[^\w\s]|\s"
 _SEGMENTED = rf"\p{{Han}}+|{_WORDS}"
-_CHUNKS = r" ?\w+| ?[^\w\s]+|\s+(?!\S)|\s"
+_LONGEST_CHUNK = 256  # characters, of bpe bytes: the time for a chunk grows with its square
+_CHUNKS = rf" ?\w{{1,{_LONGEST_CHUNK}}}| ?[^\w\s]{{1,{_LONGEST_CHUNK}}}|\s{{1,{_LONGEST_CHUNK}}}(?!\S)|\s"
 _SEGMENTER = "segmenter"  # the one key of a saved tokenizer that the library does not know
 _RARE_STEP = 1e-4  # by which the library's trainer parts the scores of characters that it would have dropped
 
@@ -306,7 +307,8 @@ def _bpe(texts: Iterable[str], config: Tokenizer) -> tokenizers.Tokenizer:
 def _byte_level(model: models.BPE, config: Tokenizer) -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(model)
     library.normalizer = _normalizer(config)
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    chunks = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.pre_tokenizer = pre_tokenizers.Sequence([chunks, pre_tokenizers.FixedLength(length=_LONGEST_CHUNK)])
     library.decoder = decoders.ByteLevel()
     return library
 

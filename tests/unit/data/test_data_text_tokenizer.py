@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import random
 from dataclasses import dataclass
 
 import pytest
@@ -308,3 +309,13 @@ def test_another_tokenizer_is_refused(tmp_path):
     )
     with pytest.raises(DataError, match="does not begin with <pad>"):
         TextTokenizer.load(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_long_texts_without_a_blank_are_learned_in_parts(kind):
+    draws = random.Random(1)
+    lines = ["".join(draws.choices("acgt", k=20_000)) for _ in range(3)]
+    tokenizer = TextTokenizer.train(lines, Config(kind, 400))
+    ids = tokenizer.encode(lines[0])
+    assert tokenizer.decode(ids) == lines[0]
+    assert len(ids) < 10_000
