@@ -313,11 +313,16 @@ def _forecast(planned: Plan) -> dict[str, float]:
 
 
 def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:
-    """What there is to know for a plan: this machine, the data's vocabularies, and the speed of training."""
-    from tuneyard_pipelines.data import profile
+    """What there is to know for a plan: this machine, the data's vocabularies, and the speed of training.
 
-    vocabularies, exact = _vocabularies(spec, home)
-    data = profile.quickly(spec, home / "data")
+    Without `calibrate`, neither the machine nor the data is looked at for longer than counting characters takes.
+    """
+    vocabularies, exact = _vocabularies(spec, home, all_of_them=calibrate)
+    data = None
+    if calibrate:
+        from tuneyard_pipelines.data import profile
+
+        data = profile.quickly(spec, home / "data")
     resources = spec.resources
     memory_bytes = psutil.virtual_memory().total
     cores = os.cpu_count() or 1
@@ -348,13 +353,16 @@ def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:
     return replace(machine, speed=speed)
 
 
-def _vocabularies(spec: SweepSpec, home: Path) -> tuple[dict[str, VocabSizes], bool]:
+def _vocabularies(spec: SweepSpec, home: Path, *, all_of_them: bool) -> tuple[dict[str, VocabSizes], bool]:
     """How many ids tokenizers will have where their settings do not tell, and whether all of that is exact."""
-    from tuneyard_pipelines import data
-
     found: dict[str, VocabSizes] = {}
     whole = True
-    for name, tokenizer in spec.tokenizers.items():
+    wanted = {name: one for name, one in spec.tokenizers.items() if all_of_them or one.type == "char"}
+    if not wanted:
+        return found, whole
+    from tuneyard_pipelines import data
+
+    for name, tokenizer in wanted.items():
         sizes, exact = data.count_vocabulary(spec.data, tokenizer, home / "data", seed=spec.seed, task=spec.task)
         if exact or tokenizer.type == "char":
             found[name] = sizes

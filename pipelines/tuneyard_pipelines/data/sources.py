@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tuneyard_pipelines.spec import DataSpec
 
 STDLIB = "builtin/stdlib"
-_FIRST_EXAMPLES = 2_000
+_FIRST_EXAMPLES = 500
 _FIRST_CHARACTERS = 500_000
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f]")
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")

@@ -24,7 +24,7 @@ app = typer.Typer(help="Plan, train and look at sweeps.", no_args_is_help=True, 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="A sweep's YAML file.")]
 Calibrate = Annotated[
     bool,
-    typer.Option("--calibrate/--no-calibrate", help="Measure this machine once, for a forecast."),
+    typer.Option("--calibrate/--no-calibrate", help="Measure this machine once, for a forecast, and look at the data."),
 ]
 Id = Annotated[str, typer.Argument(metavar="ID", help="A sweep's id, or enough of its beginning.")]
 

@@ -184,12 +184,16 @@ def test_init_on_a_machine_that_cannot_be_measured_writes_a_spec_all_the_same(
     assert load(tmp_path / "a.yaml").search.trials
 
 
-def test_a_plan_shows_how_the_data_fits(cli: Cli, tmp_path: Path) -> None:
+def test_a_plan_shows_how_the_data_fits(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise TuneyardError("no time for it")
+
+    monkeypatch.setattr(calibration, "measure", fails)
     (tmp_path / "shown.yaml").write_text(SHOWN)
-    before = cli("sweep", "plan", "shown.yaml", "--no-calibrate")
+    before = cli("sweep", "plan", "shown.yaml")
     assert "data       builtin/dates: ~ from the first 200 pairs" in before.out
     assert "; length 16: ~" in before.out
     cli("data", "show", "shown.yaml")
-    after = json.loads(cli("sweep", "plan", "shown.yaml", "--no-calibrate", "--json").out)["data"]
+    after = json.loads(cli("sweep", "plan", "shown.yaml", "--json").out)["data"]
     assert (after["approximate"], after["examples"]["train"]) == (False, 180)
     assert after["tokenizers"][0]["unknown_share"] is not None
