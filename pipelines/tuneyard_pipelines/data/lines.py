@@ -180,7 +180,7 @@ def _encoding(path: Path, sample: bytes) -> str:
         if sample.startswith(mark):
             return name
     decoder = codecs.getincrementaldecoder("utf-8")("tuneyard.broken")
-    lines = decoder.decode(sample).split("\n")
+    lines = decoder.decode(sample).splitlines()
     foreign = [line for line in lines if not line.isascii()]
     broken = sum(_BROKEN in line for line in foreign)
     if sample.count(b"\0") > len(sample) // 50 or 2 * broken > len(foreign):
@@ -211,7 +211,7 @@ def _likely(sample: bytes) -> str | None:
     for name, letters, least in (
         ("cp932", _KANA, 0.1),
         ("euc-jp", _KANA, 0.1),
-        ("euc-kr", _HANGUL, 0.5),
+        ("euc-kr", _HANGUL, 0.9),  # Chinese read so is half Hangul
         ("gb18030", _HAN, 0.3),
         ("big5", _HAN, 0.3),
     ):

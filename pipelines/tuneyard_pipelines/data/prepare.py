@@ -80,7 +80,7 @@ class PreparedData:
     findings: tuple[Finding, ...] = ()
     """What is not as it should be in the source."""
     lines: int = 0
-    """Of plain text."""
+    """Lines that were read of plain text, of which documents are made; 0 for other sources."""
 
     @classmethod
     def open(cls, folder: Path) -> PreparedData:

@@ -127,6 +127,7 @@ LATIN = "hello\thi\n" * 200 + "bonjour, c'était très bien à Besançon\tgood d
     [
         (TEXT, "gb18030", "gb18030"),
         (TEXT, "gbk", "gb18030"),
+        ("不是本地的不开心\tnot\n" * 40, "gb18030", "gb18030"),
         (TEXT, "utf-16-le", "utf-16-le"),
         (TEXT, "utf-16-be", "utf-16-be"),
         (TEXT, "utf-32-le", "utf-32-le"),
@@ -182,6 +183,12 @@ def test_a_row_of_csv_with_a_line_that_is_no_text_is_left_out_whole(tmp_path):
     pairs, found = read(path)
     assert pairs == [("grün", "b")] * 30
     assert [(one.count, one.first) for one in found.values()] == [(3, f"{path}:1")]
+
+
+def test_one_broken_line_of_a_file_with_carriage_returns_is_one_line(tmp_path):
+    path = written(tmp_path, "é\tb\r".encode() * 30 + b"a\xff\tb\r")
+    pairs, found = read(path)
+    assert (len(pairs), found["lines that are not UTF-8"].count) == (30, 1)
 
 
 def test_lines_that_are_not_utf8_are_counted(tmp_path):
