@@ -208,18 +208,13 @@ def _likely(sample: bytes) -> str | None:
     if sample.count(b"\0") > len(sample) // 50:
         return _wide(sample)
     foreign = b"\n".join(line for line in sample.splitlines() if not line.isascii())
-    for name, letters, least in (
-        ("cp932", _KANA, 0.1),
-        ("euc-jp", _KANA, 0.1),
-        ("euc-kr", _HANGUL, 0.9),  # Chinese read so is half Hangul
-        ("gb18030", _HAN, 0.3),
-        ("big5", _HAN, 0.3),
-    ):
-        text = codecs.getincrementaldecoder(name)("replace").decode(foreign)
-        others = [letter for letter in text if not letter.isascii()]
-        fits = len(letters.findall(text)) >= least * len(others) and "\ufffd" not in text
-        if fits and (letters is not _HAN or _common(text, name)):
+    for name, letters, least in (("cp932", _KANA, 0.1), ("euc-jp", _KANA, 0.1), ("euc-kr", _HANGUL, 0.9)):
+        if _share(letters, _read_as(name, foreign)) >= least:  # Chinese read as Korean is half Hangul
             return name
+    common = {name: _common_share(_read_as(name, foreign), name) for name in ("gb18030", "big5")}
+    likelier = max(common, key=lambda name: common[name])
+    if common[likelier] > 0.6:
+        return likelier
     from charset_normalizer import from_bytes
 
     best = from_bytes(foreign, cp_isolation=_OTHERS).best()
@@ -240,9 +235,22 @@ def _wide(sample: bytes) -> str | None:
     return None
 
 
-def _common(text: str, encoding: str) -> bool:
-    """Whether most Chinese characters are of the first level of GB 2312 or of Big5: those in daily use."""
+def _read_as(name: str, sample: bytes) -> str:
+    """What is not ASCII of a sample in an encoding; "" if not all of it can be read."""
+    text = codecs.getincrementaldecoder(name)("replace").decode(sample)
+    return "" if "\ufffd" in text else "".join(letter for letter in text if not letter.isascii())
+
+
+def _share(letters: re.Pattern[str], text: str) -> float:
+    return len(letters.findall(text)) / max(len(text), 1)
+
+
+def _common_share(text: str, encoding: str) -> float:
+    """The share of Chinese characters of the first level of GB 2312 or of Big5, which are those in daily use.
+
+    0 where other letters are more.
+    """
     first, last = (b"\xb0", b"\xd8") if encoding == "gb18030" else (b"\xa4", b"\xc7")
     han = _HAN.findall(text)
     common = [character for character in han if first <= character.encode(encoding) < last]
-    return len(common) > 0.85 * len(han)
+    return len(common) / len(han) if len(han) >= 0.3 * len(text) and han else 0.0

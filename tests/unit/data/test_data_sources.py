@@ -132,6 +132,7 @@ LATIN = "hello\thi\n" * 200 + "bonjour, c'était très bien à Besançon\tgood d
         (TEXT, "utf-16-be", "utf-16-be"),
         (TEXT, "utf-32-le", "utf-32-le"),
         (TRADITIONAL, "big5", "big5"),
+        (TRADITIONAL, "gb18030", "gb18030"),
         (JAPANESE, "shift_jis", "cp932"),
         (JAPANESE, "euc-jp", "euc-jp"),
         ("안녕하세요 여러분\thello\n" * 40, "euc-kr", "euc-kr"),
