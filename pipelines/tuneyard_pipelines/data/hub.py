@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
+from tuneyard_pipelines.data import arrow
 from tuneyard_pipelines.data.errors import DataError
 from tuneyard_pipelines.errors import UNWRITABLE, UnreachableError, first_line
 from tuneyard_pipelines.spec_yaml import shown_value
@@ -317,8 +318,6 @@ def _hub() -> Any:
 
 def _datasets() -> Any:
     _hub()
-    import datasets
-
-    datasets.disable_progress_bars()
+    datasets = arrow.datasets_library()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it says is raised, too
     return datasets

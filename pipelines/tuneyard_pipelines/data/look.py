@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import re
 import unicodedata
 from collections import Counter
@@ -314,17 +313,8 @@ def _named(path: Path, encoding: str, tally: Tally) -> tuple[list[Any], _Sample]
 
 
 def _json(path: Path, encoding: str, tally: Tally) -> Iterator[dict[str, Any]]:
-    for number, line in lines.TextFile.look(path, encoding).lines(tally, limit=tables.MAX_DOCUMENT):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            record = None
-        if isinstance(record, dict):
-            yield record
-        else:
-            tally.add("lines that are no JSON object", "left out", f"{path}:{number}: {lines.shown(line)}")
+    for _, _, record in tables.json_objects(lines.TextFile.look(path, encoding), tally):
+        yield record
 
 
 def _parquet(path: Path) -> Iterator[dict[str, Any]]:

@@ -146,15 +146,8 @@ def _json_rows(
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     keyed = False
     known: dict[str, None] = {}
-    for number, line in file.lines(tally, limit=MAX_DOCUMENT):
+    for number, line, found in json_objects(file, tally):
         place = f"{file.path}:{number}"
-        if not line.strip():
-            tally.add("blank lines", "kept", place)
-            continue
-        found = _object(line)
-        if found is None:
-            tally.add("lines that are no JSON object", "left out", f"{place}: {shown(line)}")
-            continue
         if not keyed and len(known) < _NAMED_KEYS:
             known |= dict.fromkeys(found)
         missing = [key for key in keys if key not in found]
@@ -173,6 +166,18 @@ def _json_rows(
             f"{file.path}: no line has all of the keys {', '.join(map(repr, keys))}; there are "
             f"{', '.join(map(shown, known))}. Name what is there in data.columns."
         )
+
+
+def json_objects(file: TextFile, tally: Tally) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Number, text and object of each line of a .jsonl; a line that holds none is counted."""
+    for number, line in file.lines(tally, limit=MAX_DOCUMENT):
+        place = f"{file.path}:{number}"
+        if not line.strip():
+            tally.add("blank lines", "kept", place)
+        elif (found := _object(line)) is None:
+            tally.add("lines that are no JSON object", "left out", f"{place}: {shown(line)}")
+        else:
+            yield number, line, found
 
 
 def _object(line: str) -> dict[str, Any] | None:
