@@ -171,7 +171,7 @@ def plan_sweep(spec: SweepSpec, *, home: Path | None = None, calibrate: bool = T
 
 @dataclass(frozen=True)
 class DataView:
-    """What `data show` says: facts, findings, and the first examples of each split as (column, text) lists."""
+    """What `data show` says: facts, findings, and the first examples of each split, their texts by column."""
 
     facts: DataFacts
     findings: tuple[Finding, ...]
