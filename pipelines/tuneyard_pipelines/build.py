@@ -32,14 +32,15 @@ def build_network(config: TrialConfig, sizes: VocabSizes) -> nn.Module:
 
 
 def transformer(model: Model, sizes: VocabSizes) -> EncoderDecoder:
-    return EncoderDecoder(_config(model, sizes))
+    return EncoderDecoder(transformer_config(model, sizes))
 
 
 def gpt(model: Model, sizes: VocabSizes) -> DecoderOnly:
-    return DecoderOnly(_config(model, sizes))
+    return DecoderOnly(transformer_config(model, sizes))
 
 
-def _config(model: Model, sizes: VocabSizes) -> TransformerConfig:
+def transformer_config(model: Model, sizes: VocabSizes) -> TransformerConfig:
+    """What a network built of a transformer's parts takes; for architectures of packages, too."""
     assert model.positions is not None, "a trial's point is complete"
     return TransformerConfig(
         vocab_size=sizes.target,

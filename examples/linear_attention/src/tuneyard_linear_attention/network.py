@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from tuneyard_linear_attention import CHUNK
 from tuneyard_modules.positions import LearnedPositions, SinusoidalPositions
 from tuneyard_modules.transformer import FeedForward, TransformerConfig
+from tuneyard_pipelines.build import transformer_config
 from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.spec import Model
 
@@ -139,16 +140,4 @@ def linear_attention(
 
 def build(model: Model, vocabularies: VocabSizes) -> LinearAttentionModel:
     """The untrained network of a trial."""
-    assert model.positions is not None, "a trial's point is complete"
-    return LinearAttentionModel(
-        TransformerConfig(
-            vocab_size=vocabularies.target,
-            d_model=model.d_model,
-            num_heads=model.num_heads,
-            num_layers=model.num_layers,
-            max_length=model.sequence_length,
-            d_ff=model.d_ff,
-            dropout=model.dropout,
-            positions=model.positions,
-        )
-    )
+    return LinearAttentionModel(transformer_config(model, vocabularies))
