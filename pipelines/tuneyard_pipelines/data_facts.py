@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+_BARS = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,15 @@ class Lengths:
     p99: float
     longest: int
     buckets: tuple[Bucket, ...]
+
+    def __str__(self) -> str:
+        """`3 to 163 tokens ▁▃█▅▂, median 30, 99 % up to 67`: the counts of the buckets as bars."""
+        most = max((bucket.count for bucket in self.buckets), default=0)
+        bars = "".join(_BARS[math.ceil((len(_BARS) - 1) * bucket.count / most)] for bucket in self.buckets)
+        return (
+            f"{self.shortest:,} to {self.longest:,} tokens {bars}, median {self.median:,.0f}, "
+            f"99 % up to {self.p99:,.0f}"
+        )
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,8 @@ class DataFacts:
     looked_at: int
     approximate: bool
     tokenizers: tuple[TokenizerFacts, ...]
+    tokenizers_omitted: int = 0
+    """How many more the sweep has."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -104,17 +118,25 @@ class DataFacts:
         about = "~" if self.approximate else ""
         return [
             ("data", f"{self.source}: {self.size}"),
-            *(("fit", self._fit(one, about)) for one in self.tokenizers),
+            *(line for one in self.tokenizers for line in self._lines(one, about)),
+            *([("", f"and {self.tokenizers_omitted} more tokenizers")] if self.tokenizers_omitted else []),
         ]
 
-    def _fit(self, one: TokenizerFacts, about: str) -> str:
+    def _lines(self, one: TokenizerFacts, about: str) -> list[tuple[str, str]]:
         unknown = "" if one.unknown_share is None else f", {one.unknown_share:.2%} unknown in validation"
         lost = "left out" if self.unit == "pairs" else "longer"
-        lengths = (
-            f"; length {fit.sequence_length}: {about}{fit.too_long:.1%} {lost}, {about}{fit.padding:.1%} padding"
-            for fit in one.fits
-        )
-        return f"{one.name}, {about}{one.tokens_per_example:,.1f} tokens a {self.unit[:-1]}{unknown}{''.join(lengths)}"
+        return [
+            ("fit", f"{one.name}, {about}{one.tokens_per_example:,.1f} tokens a {self.unit[:-1]}{unknown}"),
+            *(("", f"{column}: {about}{lengths}") for column, lengths in one.lengths.items()),
+            *(
+                (
+                    "",
+                    f"length {fit.sequence_length}: {about}{fit.too_long:.1%} {lost}, {about}{fit.padding:.1%} "
+                    f"padding, {about}{fit.batch_tokens:,.0f} tokens a batch",
+                )
+                for fit in one.fits
+            ),
+        ]
 
 
 def size(amount_bytes: float) -> str:

@@ -292,10 +292,13 @@ def show_data(
     home = home or settings.find_home()
     settings.make_home(home)
     prepared = data.prepare(spec.data, spec.seed, home / "data", spec.task, progress)
+    wanted = profile.candidates(spec)
+    looked_at = wanted[: profile.MOST_TOKENIZERS]
     with data.folders.held(prepared.folder):
-        encoded = [(one, data.encode(prepared, one.tokenizer, progress)) for one in profile.candidates(spec)]
+        encoded = [(one, data.encode(prepared, one.tokenizer, progress)) for one in looked_at]
+    omitted = len(wanted) - len(looked_at)
     return DataView(
-        facts=profile.facts(prepared, encoded, task=spec.task, seed=spec.seed),
+        facts=profile.facts(prepared, encoded, task=spec.task, seed=spec.seed, omitted=omitted),
         findings=prepared.findings,
         examples={name: prepared.first(name, SHOWN_EXAMPLES) for name in prepared.examples},
     )

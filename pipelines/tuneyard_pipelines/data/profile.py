@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tuneyard_pipelines.data.tokens import Ints
 
 BUCKETS = 12
-_MOST_TOKENIZERS = 6
+MOST_TOKENIZERS = 6
+"""Of a sweep, that are looked at; the others are counted."""
 _BATCHED = 200_000  # pairs that are put into batches for their padding
 _SAMPLED_EXAMPLES, _SAMPLED_CHARACTERS = 2_000, 1 << 16
 _LONGEST_CHARACTERS = 1 << 14  # of a text, about which no more is asked than whether it fits
@@ -61,7 +62,7 @@ def candidates(spec: SweepSpec) -> tuple[Candidate, ...]:
                 both = sorted({*known.sequence_lengths, *lengths})
                 made = Candidate(known.tokenizer, tuple(both), max(batch_tokens, known.batch_tokens))
             found[made.name] = made
-    return tuple(found.values())[:_MOST_TOKENIZERS]
+    return tuple(found.values())
 
 
 def facts(
@@ -71,8 +72,12 @@ def facts(
     task: str,
     seed: int,
     most: int | None = None,
+    omitted: int = 0,
 ) -> DataFacts:
-    """What is known of prepared data and of what tokenizers made of it; lengths of the first `most` examples."""
+    """What is known of prepared data and of what tokenizers made of it; lengths of the first `most` examples.
+
+    `omitted`: how many more tokenizers the sweep has.
+    """
     return DataFacts(
         source=prepared.source,
         task=task,
@@ -81,6 +86,7 @@ def facts(
         looked_at=sum(prepared.examples.values()),
         approximate=False,
         tokenizers=tuple(_facts(candidate, data, prepared, seed, most) for candidate, data in encoded),
+        tokenizers_omitted=omitted,
     )
 
 
@@ -89,18 +95,26 @@ def quickly(spec: SweepSpec, cache: Path) -> DataFacts:
 
     Raises DataError for a source that cannot be used.
     """
-    wanted = candidates(spec)
+    all_of_them = candidates(spec)
+    wanted = all_of_them[:MOST_TOKENIZERS]
+    omitted = len(all_of_them) - len(wanted)
     configs = [candidate.tokenizer for candidate in wanted]
     if found := kept(spec.data, configs, cache, seed=spec.seed, task=spec.task):
         prepared, encoded = found
         both = list(zip(wanted, encoded, strict=True))
-        return facts(prepared, both, task=spec.task, seed=spec.seed, most=_BATCHED)
+        return facts(prepared, both, task=spec.task, seed=spec.seed, most=_BATCHED, omitted=omitted)
     texts = sources.beginning(sources.local(spec.data, cache), spec.task, spec.seed)
-    return estimated(spec.data.source, texts, wanted, task=spec.task, seed=spec.seed)
+    return estimated(spec.data.source, texts, wanted, task=spec.task, seed=spec.seed, omitted=omitted)
 
 
 def estimated(
-    source: str, texts: Iterable[tuple[str, ...]], wanted: Sequence[Candidate], *, task: str, seed: int
+    source: str,
+    texts: Iterable[tuple[str, ...]],
+    wanted: Sequence[Candidate],
+    *,
+    task: str,
+    seed: int,
+    omitted: int = 0,
 ) -> DataFacts:
     """What the beginning of a source tells: tokenizers learn from it and cut it.
 
@@ -122,6 +136,7 @@ def estimated(
         looked_at=len(sample),
         approximate=True,
         tokenizers=tuple(_estimated(sample, columns, candidate, seed) for candidate in wanted) if sample else (),
+        tokenizers_omitted=omitted,
     )
 
 
@@ -157,7 +172,7 @@ def _estimated(
     else:
         joint = TextTokenizer.train([text for row in sample for text in row], candidate.tokenizer)
         learned = dict.fromkeys(columns, joint)
-    split = in_memory({name: learned[name].encode_batch(side) for name, side in sides.items()})
+    split = EncodedSplit.of({name: learned[name].encode_batch(side) for name, side in sides.items()})
     tokens = sum(len(texts.flat) for texts in split.columns.values())
     return TokenizerFacts(
         name=candidate.name,
@@ -257,18 +272,6 @@ def _first(split: EncodedSplit, most: int | None) -> EncodedSplit:
         for name, texts in split.columns.items()
     }
     return EncodedSplit(split.ids[:most], columns)
-
-
-def in_memory(columns: Mapping[str, Sequence[Sequence[int]]]) -> EncodedSplit:
-    """A split of these token ids by column."""
-    lists = {
-        name: TokenLists(
-            np.fromiter(itertools.chain.from_iterable(texts), np.int64),
-            np.cumsum([0, *map(len, texts)], dtype=np.int64),
-        )
-        for name, texts in columns.items()
-    }
-    return EncodedSplit(np.arange(len(next(iter(columns.values()))), dtype=np.int64), lists)
 
 
 def _share(chosen: Any) -> float:

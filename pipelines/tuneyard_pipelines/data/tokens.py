@@ -66,6 +66,18 @@ class EncodedSplit:
             },
         )
 
+    @classmethod
+    def of(cls, columns: Mapping[str, Sequence[Sequence[int]]]) -> EncodedSplit:
+        """A split in memory of the token ids of each text by column; its examples are numbered from 0."""
+        lists = {
+            name: TokenLists(
+                np.fromiter(itertools.chain.from_iterable(texts), np.int64),
+                np.cumsum([0, *map(len, texts)], dtype=np.int64),
+            )
+            for name, texts in columns.items()
+        }
+        return cls(np.arange(len(next(iter(columns.values()))), dtype=np.int64), lists)
+
     def __len__(self) -> int:
         return len(self.ids)
 

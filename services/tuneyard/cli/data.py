@@ -68,6 +68,8 @@ def _print(view: DataView) -> None:
     for one in facts.tokenizers:
         print()
         _tokenizer(one, facts)
+    if facts.tokenizers_omitted:
+        print(f"\nand {facts.tokenizers_omitted} more tokenizers; a spec with fewer shows each")
 
 
 def _tokenizer(one: TokenizerFacts, facts: DataFacts) -> None:

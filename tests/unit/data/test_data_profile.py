@@ -165,3 +165,19 @@ def test_what_is_measured_for_a_suggestion_are_tokens_by_column() -> None:
 def test_many_examples_are_judged_by_the_first_ones() -> None:
     split = profile._first(many_pairs(50), 10)
     assert (len(split), len(split["source"]), len(split["target"].flat)) == (10, 10, split["target"].lengths.sum())
+
+
+def test_lengths_are_told_on_a_line_with_their_histogram() -> None:
+    lengths = np.array([*[3] * 10, *[5] * 40, *[6] * 1, 20])
+    text = str(profile.summary(lengths, buckets=4))
+    assert text.startswith("3 to 20 tokens ")
+    assert text.endswith(f", median 5, 99 % up to {np.quantile(lengths, 0.99):,.0f}")
+    assert "█" in text
+
+
+def test_more_tokenizers_than_are_looked_at_are_counted(tmp_path: Path) -> None:
+    sizes = ", ".join(str(300 + number) for number in range(8))
+    text = f"data: {{source: builtin/dates, examples: 50, tokenizer: {{type: bpe, vocab_size: [{sizes}]}}}}\n"
+    found = profile.quickly(spec(text + "search: {algorithm: grid, metric: val/exact_match}\n"), tmp_path)
+    assert (len(found.tokenizers), found.tokenizers_omitted) == (6, 2)
+    assert found.lines()[-1] == ("", "and 2 more tokenizers")

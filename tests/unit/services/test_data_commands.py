@@ -192,7 +192,9 @@ def test_a_plan_shows_how_the_data_fits(cli: Cli, tmp_path: Path, monkeypatch: p
     (tmp_path / "shown.yaml").write_text(SHOWN)
     before = cli("sweep", "plan", "shown.yaml")
     assert "data       builtin/dates: ~ from the first 200 pairs" in before.out
-    assert "; length 16: ~" in before.out
+    assert "\n           length 16: ~" in before.out
+    assert before.out.count("tokens a batch\n") == 2
+    assert "\n           target: ~10 to 10 tokens █, median 10, 99 % up to 10\n" in before.out
     cli("data", "show", "shown.yaml")
     after = json.loads(cli("sweep", "plan", "shown.yaml", "--json").out)["data"]
     assert (after["approximate"], after["examples"]["train"]) == (False, 180)
