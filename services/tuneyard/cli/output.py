@@ -60,13 +60,14 @@ def reporting() -> Iterator[Callable[[str, float], None]]:
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bars:
-        bar = bars.add_task("", total=None)
 
         def tell(doing: str, share: float) -> None:
             known = not math.isnan(share)
-            if doing != bars.tasks[bar].description:
-                bars.reset(bar)  # the time left is that of this doing alone
-            bars.update(bar, description=doing, total=1.0 if known else None, completed=share if known else 0.0)
+            if not bars.tasks or doing != bars.tasks[0].description:  # the time left is that of this doing alone
+                for before in bars.task_ids:
+                    bars.remove_task(before)
+                bars.add_task(doing, total=1.0 if known else None)
+            bars.update(bars.task_ids[0], completed=share if known else 0.0)
 
         yield tell
 
