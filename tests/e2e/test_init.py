@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import strangers_data
+from real_data import TATOEBA
 
 pytestmark = pytest.mark.e2e
 
 TUNEYARD = Path(sys.executable).with_name("tuneyard")
 SHORTER = ["search.trials=1", "training.max_tokens=4000", "training.evaluations=1", "model.num_layers=1"]
-TATOEBA = Path("/work/shared/data/tatoeba-cmn-eng/cmn.txt")
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 

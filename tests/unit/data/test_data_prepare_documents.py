@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from held_data import data_spec
+from real_data import TANG
 
 from tuneyard_pipelines.data import UNK, DataError, PreparedData, count_vocabulary, encode, prepare, stdlib
 from tuneyard_pipelines.spec import DataSpec
 
-TANG = Path("/work/shared/data/tang-quatrains/quatrains.jsonl")
 NAMES = ("train", "validation", "test")
 
 

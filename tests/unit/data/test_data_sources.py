@@ -13,13 +13,12 @@ import pyarrow as pa
 import pytest
 from held_data import data_spec, read
 from pyarrow import parquet
+from real_data import TANG, TATOEBA
 
 from tuneyard_pipelines.data import DataError, documents, lines, prepare, sources, tables
 from tuneyard_pipelines.data.examples import Tally
 from tuneyard_pipelines.errors import InputError
 
-TATOEBA = Path("/work/shared/data/tatoeba-cmn-eng/cmn.txt")
-TANG = Path("/work/shared/data/tang-quatrains/quatrains.jsonl")
 LM = "language_modeling"
 
 
