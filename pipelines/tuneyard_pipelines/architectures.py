@@ -10,7 +10,8 @@ every command that reads such a spec does so. A package that cannot be used trou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -22,6 +23,7 @@ from tuneyard_pipelines.formulas import Formulas
 
 GROUP = "tuneyard.architectures"
 _FUNCTION = re.compile(r"[\w.]+:\w+")
+_OF_ALL = ("model.architecture", "model.sequence_length")
 
 
 @dataclass(frozen=True)
@@ -40,19 +42,29 @@ class Architecture:
 
     `network` names, as "module:function", what builds the untrained network: function(model, sizes), where `model` is
     the section of that name of a trial (`spec.Model`) and `sizes` its vocabularies' (`formulas.VocabSizes`). What it
-    returns keeps the protocol of each of `tasks`; see CONTRIBUTING.md. `defaults` are the family's own values of keys
-    that are left out, dotted. Raises ValueError for a `network` that names no function.
+    returns keeps the protocol of each of `tasks`; see CONTRIBUTING.md. `keys` are those of `model` that the family
+    follows, dotted, beside the architecture and the sequence length; `words`, of keys that take words, those that it
+    knows, where it does not know all; `defaults` its own values of keys that are left out. Raises ValueError for a
+    `network` that names no function and for keys that are none of `model`.
     """
 
     tasks: tuple[str, ...]
     network: str
     cost: Formulas
+    keys: tuple[str, ...]
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     defaults: Mapping[str, str | int | float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not _FUNCTION.fullmatch(self.network):
             raise ValueError(f"network={self.network!r} must be module:function, such as my_package.network:build")
+        if wrong := [key for key in (*self.keys, *self.words) if not key.startswith("model.")]:
+            raise ValueError(f"keys={self.keys!r}: {wrong[0]!r} is none of the section model, such as model.d_model")
+
+    def follows(self, key: str) -> bool:
+        """Whether a dotted key means something to models of this family."""
+        return not key.startswith("model.") or key in _OF_ALL or key in self.keys
 
 
 @dataclass(frozen=True)
@@ -79,20 +91,25 @@ SINUSOIDS_COME_IN_PAIRS = Rule(
     holds=lambda point: point["model.positions"] != "sinusoidal" or point["model.d_model"] % 2 == 0,
 )
 
+_SIZES = ("model.d_model", "model.num_layers", "model.dropout")
+_ATTENTION = (*_SIZES, "model.num_heads", "model.d_ff", "model.positions")
+
 OURS: dict[str, Architecture] = {
     "transformer": Architecture(
         tasks=("translation",),
         network="tuneyard_pipelines.build:transformer",
         cost=formulas.TRANSFORMER,
+        keys=_ATTENTION,
         rules=(HEADS_SHARE_THE_WIDTH, SINUSOIDS_COME_IN_PAIRS),
-        defaults={"model.positions": "sinusoidal"},
+        defaults={"model.num_heads": 4, "model.positions": "sinusoidal"},
     ),
     "gpt": Architecture(
         tasks=("language_modeling",),
         network="tuneyard_pipelines.build:gpt",
         cost=formulas.GPT,
+        keys=_ATTENTION,
         rules=(HEADS_SHARE_THE_WIDTH, SINUSOIDS_COME_IN_PAIRS),
-        defaults={"model.positions": "learned"},
+        defaults={"model.num_heads": 4, "model.positions": "learned"},
     ),
 }
 
@@ -102,15 +119,14 @@ def names() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*OURS, *sorted(_entries()))))
 
 
+def following(key: str) -> tuple[str, ...]:
+    """The names of those that follow a dotted key; what cannot be used is left out."""
+    return tuple(name for name, one in _usable() if one.follows(key))
+
+
 def of_task(task: str) -> tuple[str, ...]:
     """The names of those that can learn a task; what cannot be used is left out."""
-    usable = []
-    for name in names():
-        try:
-            usable += [name] if task in find(name).tasks else []
-        except InputError:
-            continue
-    return tuple(usable)
+    return tuple(name for name, one in _usable() if task in one.tasks)
 
 
 @cache
@@ -137,6 +153,12 @@ def packages(architectures: Iterable[str]) -> tuple[Package, ...]:
     """The installed packages that these come from, ours left out. Raises InputError as `find` does."""
     foreign = [name for name in architectures if find(name) is not OURS.get(name)]
     return tuple(dict.fromkeys(_package(_entries()[name][0]) for name in foreign))
+
+
+def _usable() -> Iterator[tuple[str, Architecture]]:
+    for name in names():
+        with suppress(InputError):
+            yield name, find(name)
 
 
 @cache

@@ -42,6 +42,7 @@ def gpt(model: Model, sizes: VocabSizes) -> DecoderOnly:
 def transformer_config(model: Model, sizes: VocabSizes) -> TransformerConfig:
     """What a network built of a transformer's parts takes; for architectures of packages, too."""
     assert model.positions is not None, "a trial's point is complete"
+    assert model.num_heads is not None
     return TransformerConfig(
         vocab_size=sizes.target,
         source_vocab_size=sizes.source,

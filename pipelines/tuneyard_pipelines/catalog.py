@@ -185,14 +185,15 @@ def complete(values: Mapping[str, Any]) -> dict[str, Any]:
     complete = dict(values)
     if complete.get("model.architecture") is None:
         complete["model.architecture"] = TASKS[complete["task"]].architecture
-    for key, default in architectures.find(complete["model.architecture"]).defaults.items():
+    architecture = architectures.find(complete["model.architecture"])
+    for key, default in architecture.defaults.items():
         if complete.get(key) is None:
             complete[key] = default
-    if complete.get("model.d_ff") is None:
+    if complete.get("model.d_ff") is None and architecture.follows("model.d_ff"):
         complete["model.d_ff"] = 4 * complete["model.d_model"]
     for key, kinds in TOKENIZER_KEYS.items():
         if complete.get("data.tokenizer.type") not in kinds:
             complete.pop(f"data.tokenizer.{key}", None)
     if complete.get("task") != "translation":
         complete.pop("data.tokenizer.vocabulary", None)
-    return {key: value for key, value in complete.items() if value is not None}
+    return {key: value for key, value in complete.items() if value is not None and architecture.follows(key)}

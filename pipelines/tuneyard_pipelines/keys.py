@@ -74,7 +74,9 @@ class Model(Part):
         examples=["transformer"],
     )
     d_model: Whole = _key(128, "Width of embeddings and layers; a multiple of num_heads.", "features", ge=1, le=16384)
-    num_heads: Whole = _key(4, "Attention heads of every layer.", "heads", ge=1, le=1024)
+    num_heads: Whole | None = _key(
+        None, "Attention heads of every layer; left out, 4.", "heads", ge=1, le=1024, examples=[4]
+    )
     num_layers: Whole = _key(
         2, "Layers; of a transformer, of the encoder and of the decoder: so many each.", "layers", ge=1, le=128
     )

@@ -56,10 +56,11 @@ class Space:
         self.mode = spec.mode
         self.trials = spec.search.trials
         self._values = spec.values
-        self._rules = architectures.find(str(spec.values["model.architecture"])).rules
-        self._constraints: list[Constraint] = [
-            constraint_of(text, spec.values) for text in (spec.constraints if constraints is None else constraints)
-        ]
+        architecture = architectures.find(spec.architecture)
+        self._rules = architecture.rules
+        held = [constraint_of(text, spec.values) for text in (spec.constraints if constraints is None else constraints)]
+        # One that speaks of what this family has not is meant for other variants.
+        self._constraints: list[Constraint] = [one for one in held if all(map(architecture.follows, one.names))]
         self._vocabularies = vocabularies or {}
         self._costs = any(_COSTS & set(held.names) for held in self._constraints)
         self._judged: dict[tuple[Scalar, ...], tuple[str, ...]] = {}

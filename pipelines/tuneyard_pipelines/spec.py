@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from tuneyard_pipelines import spec_checks, spec_errors, spec_yaml
+from tuneyard_pipelines import architectures, spec_checks, spec_errors, spec_yaml
 from tuneyard_pipelines.catalog import (
     METRICS,
     TASKS,
@@ -157,12 +157,21 @@ class SweepSpec(Part):
 
     @cached_property
     def values(self) -> dict[str, Scalar | Range | None]:
-        """All dotted keys of a trial: its value, its range, or None where it is left out."""
+        """All dotted keys of a trial: its value, its range, or None where it is left out or its architecture has none.
+
+        Raises InputError for an architecture that cannot be used.
+        """
         values: dict[str, Any] = {"task": self.task, "seed": self.seed}
-        architecture = self.model.architecture or TASKS[self.task].architecture  # type: ignore[attr-defined]
         for section, part in zip(_SECTIONS, (self.model, self.training, self.data.tokenizer), strict=True):
             values |= {f"{section}.{key}": value for key, value in part}
-        return values | {"model.architecture": architecture}
+        architecture = architectures.find(self.architecture)
+        values = {key: value if architecture.follows(key) else None for key, value in values.items()}
+        return values | {"model.architecture": self.architecture}
+
+    @property
+    def architecture(self) -> str:
+        """The family of models; of a sweep with variants, that of those which set none."""
+        return str(self.model.architecture or TASKS[self.task].architecture)  # type: ignore[attr-defined]
 
     @cached_property
     def ranges(self) -> dict[str, Range]:
@@ -192,7 +201,7 @@ class SweepSpec(Part):
     @property
     def architectures(self) -> tuple[str, ...]:
         """The architecture of each variant, named once."""
-        return tuple(dict.fromkeys(str(one.values["model.architecture"]) for one in self.by_variant.values()))
+        return tuple(dict.fromkeys(one.architecture for one in self.by_variant.values()))
 
     @property
     def tokenizers(self) -> dict[str, Tokenizer]:

@@ -35,7 +35,6 @@ LONGEST_TAG = 250
 LONGEST_TAG_VALUE = 8_000
 _TAG = re.compile(r"[\w./ :-]+")
 _RESERVED = ("mlflow.", "tuneyard.")
-_FILLED = ("model.d_ff", "model.positions")  # left out, they follow from others
 _BUDGETS = ("max_tokens", "max_steps", "max_epochs")
 
 
@@ -53,11 +52,11 @@ def problems(spec: SweepSpec) -> Iterator[Misfit]:
     if unusable := list(_architectures(spec)):  # nothing else can be judged without it
         yield from unusable
         return
-    for check in (_variants, _comparable, _include, _data, _tags):
+    for check in (_variants, _unused, _bound, _comparable, _include, _data, _tags):
         yield from check(spec)
     named: set[tuple[Path, str]] = set()
     for name, variant in spec.by_variant.items():
-        for check in (_task, _budget, _trials, _grid, _metric, _asha, _tokenizer, _vocabulary, _constraints):
+        for check in (_task, _words, _budget, _trials, _grid, _metric, _asha, _tokenizer, _vocabulary, _constraints):
             for misfit in check(variant):
                 path = _where(misfit.path, spec, name)
                 if (path, misfit.message) not in named:
@@ -84,7 +83,7 @@ def _architectures(spec: SweepSpec) -> Iterator[Misfit]:
     for name, variant in spec.by_variant.items():
         path = _where(("model", "architecture"), spec, name)
         try:
-            architectures.find(str(variant.values["model.architecture"]))
+            architectures.find(variant.architecture)
         except InputError as error:
             yield Misfit(path, str(error), (path, ("task",)))
 
@@ -97,6 +96,20 @@ def _variants(spec: SweepSpec) -> Iterator[Misfit]:
         near = f"{below} or {below + count}" if below else f"{count}"
         message = f"found {trials}; {count} variants have an equal share each: {near}, for example"
         yield Misfit(here, message, (here, ("variants",)))
+
+
+def _unused(spec: SweepSpec) -> Iterator[Misfit]:
+    """Keys of the model that nothing follows where they are set."""
+    places: list[tuple[Path, Part, tuple[str, ...]]] = [(("model",), spec.model, spec.architectures)]
+    for name, variant in spec.variants.items():
+        places.append((("variants", name, "model"), variant.model, (spec.by_variant[name].architecture,)))
+    for here, part, used in places:
+        for name in type(part).model_fields:  # in the order in which they are declared
+            key = f"model.{name}"
+            if name in part.model_fields_set and not any(architectures.find(one).follows(key) for one in used):
+                goes_with = _either(architectures.following(key))
+                message = f"goes with architecture: {goes_with} only, not with {' and '.join(used)}; take it out"
+                yield Misfit((*here, name), message, ((*here, name), (*here, "architecture"), ("task",)))
 
 
 def _comparable(spec: SweepSpec) -> Iterator[Misfit]:
@@ -156,10 +169,20 @@ def _judging(spec: SweepSpec) -> list[str]:
 
 
 def _task(spec: SweepSpec) -> Iterator[Misfit]:
-    architecture = str(spec.values["model.architecture"])
-    if spec.task not in architectures.find(architecture).tasks:
-        message = f"found {architecture}; {spec.task} takes {', '.join(architectures.of_task(spec.task))}"
+    if spec.task not in architectures.find(spec.architecture).tasks:
+        message = f"found {spec.architecture}; {spec.task} takes {', '.join(architectures.of_task(spec.task))}"
         yield Misfit(("model", "architecture"), message, (("model", "architecture"), ("task",)))
+
+
+def _words(spec: SweepSpec) -> Iterator[Misfit]:
+    """Words that another architecture knows."""
+    for key, known in architectures.find(spec.architecture).words.items():
+        held = spec.values[key]
+        given = held.values if isinstance(held, ranges.Choice) else (held,)
+        for word in given:
+            if word is not None and word not in known:
+                message = f"found {word}; {spec.architecture} takes {_either(known)}"
+                yield Misfit(_path(key), message, (_path(key), ("model", "architecture"), ("task",)))
 
 
 def _path(key: str) -> Path:
@@ -349,8 +372,28 @@ def _vocabulary(spec: SweepSpec) -> Iterator[Misfit]:
         yield Misfit(here, message, (here, ("task",)))
 
 
+def _bound(spec: SweepSpec) -> Iterator[Misfit]:
+    """Constraints that bind no variant."""
+    used = [architectures.find(name) for name in spec.architectures]
+    for number, text in enumerate(spec.constraints):
+        try:
+            names = constraint_of(text, spec.values).names
+        except ConstraintError:
+            continue  # told elsewhere
+        if not any(all(map(one.follows, names)) for one in used):
+            here: Path = ("constraints", number)
+            without = next(name for name in names if not all(one.follows(name) for one in used))
+            message = (
+                f"{shown_value(text)}: {without} goes with architecture: {_either(architectures.following(without))} "
+                f"only, not with {' and '.join(spec.architectures)}; take it out"
+            )
+            yield Misfit(here, message, (here, ("model", "architecture")))
+
+
 def _constraints(spec: SweepSpec) -> Iterator[Misfit]:
     sound: dict[str, Path] = {}
+    architecture = architectures.find(spec.architecture)
+    filled = {"model.d_ff", *architecture.defaults}  # left out, they follow from others
     for number, text in enumerate(spec.constraints):
         here: Path = ("constraints", number)
         try:
@@ -358,7 +401,9 @@ def _constraints(spec: SweepSpec) -> Iterator[Misfit]:
         except ConstraintError as error:
             yield Misfit(here, f"{shown_value(text)}: {error}", (here,))
             continue
-        unset = [name for name in names if name in spec.values and spec.values[name] is None and name not in _FILLED]
+        if not all(map(architecture.follows, names)):
+            continue
+        unset = [name for name in names if name in spec.values and spec.values[name] is None and name not in filled]
         for name in unset:
             message = f"{shown_value(text)}: {name} has no value in this spec; set it, or leave the constraint out"
             yield Misfit(here, message, (here, _path(name)))

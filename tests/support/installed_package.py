@@ -16,8 +16,9 @@ ARCHITECTURE = Architecture(
     tasks=("language_modeling",),
     network="{module}_network:build",
     cost=formulas.GPT,
+    keys=("model.d_model", "model.num_heads", "model.num_layers", "model.d_ff", "model.dropout", "model.positions"),
     rules=(Rule("num_layers <= 2", "shallow", ("model.num_layers",), lambda point: point["model.num_layers"] <= 2),),
-    defaults={{"model.positions": "sinusoidal"}},
+    defaults={{"model.num_heads": 4, "model.positions": "sinusoidal"}},
 )
 """
 NETWORK = "from tuneyard_pipelines.build import gpt as build\n"

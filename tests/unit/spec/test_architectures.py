@@ -140,7 +140,9 @@ def test_what_is_not_there_is_told_with_what_is() -> None:
 
 def test_a_network_must_name_a_function() -> None:
     with pytest.raises(ValueError, match=r"network='my_package\.network' must be module:function"):
-        Architecture(("translation",), "my_package.network", GPT)
+        Architecture(("translation",), "my_package.network", GPT, ())
+    with pytest.raises(ValueError, match=r"'training\.warmup' is none of the section model"):
+        Architecture(("translation",), "my_package.network:build", GPT, ("training.warmup",))
 
 
 def test_a_network_that_cannot_be_imported_is_named_with_its_package(installed: Install, tmp_path: Path) -> None:
