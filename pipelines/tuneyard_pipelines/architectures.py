@@ -24,6 +24,9 @@ from tuneyard_pipelines.formulas import Formulas
 GROUP = "tuneyard.architectures"
 _FUNCTION = re.compile(r"[\w.]+:\w+")
 _OF_ALL = ("model.architecture", "model.sequence_length")
+_OF_COUNTING = tuple(
+    f"training.{key}" for key in ("max_tokens", "max_steps", "max_epochs", "batch_tokens", "evaluations")
+)
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,9 @@ class Architecture:
     the section of that name of a trial (`spec.Model`) and `sizes` its vocabularies' (`formulas.VocabSizes`). What it
     returns keeps the protocol of each of `tasks`; see CONTRIBUTING.md. `keys` are those of `model` that the family
     follows, dotted, beside the architecture and the sequence length; `words`, of keys that take words, those that it
-    knows, where it does not know all; `defaults` its own values of keys that are left out. Raises ValueError for a
-    `network` that names no function and for keys that are none of `model`.
+    knows, where it does not know all; `defaults` its own values of keys that are left out. One that `counts`
+    (`tuneyard_modules.baselines.Counting`) has nothing to optimise. Raises ValueError for a `network` that names no
+    function and for keys that are none of `model`.
     """
 
     tasks: tuple[str, ...]
@@ -55,6 +59,7 @@ class Architecture:
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     defaults: Mapping[str, str | int | float] = field(default_factory=dict)
+    counts: bool = False
 
     def __post_init__(self) -> None:
         if not _FUNCTION.fullmatch(self.network):
@@ -64,7 +69,9 @@ class Architecture:
 
     def follows(self, key: str) -> bool:
         """Whether a dotted key means something to models of this family."""
-        return not key.startswith("model.") or key in _OF_ALL or key in self.keys
+        if key.startswith("model."):
+            return key in _OF_ALL or key in self.keys
+        return not self.counts or not key.startswith("training.") or key in _OF_COUNTING
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,12 @@ SINUSOIDS_COME_IN_PAIRS = Rule(
     keys=("model.d_model", "model.positions"),
     holds=lambda point: point["model.positions"] != "sinusoidal" or point["model.d_model"] % 2 == 0,
 )
+CONTEXT = Rule(
+    name="order >= 2",
+    message="there is a token to predict from",
+    keys=("model.order",),
+    holds=lambda point: point["model.order"] >= 2,
+)
 
 _SIZES = ("model.d_model", "model.num_layers", "model.dropout")
 _ATTENTION = (*_SIZES, "model.num_heads", "model.d_ff", "model.positions")
@@ -110,6 +123,26 @@ OURS: dict[str, Architecture] = {
         keys=_ATTENTION,
         rules=(HEADS_SHARE_THE_WIDTH, SINUSOIDS_COME_IN_PAIRS),
         defaults={"model.num_heads": 4, "model.positions": "learned"},
+    ),
+    "ngram": Architecture(
+        tasks=("language_modeling",),
+        network="tuneyard_pipelines.build:ngram",
+        cost=formulas.NGRAM,
+        keys=("model.order",),
+        counts=True,
+    ),
+    "nplm": Architecture(
+        tasks=("language_modeling",),
+        network="tuneyard_pipelines.build:nplm",
+        cost=formulas.NPLM,
+        keys=("model.order", "model.d_model", "model.d_ff", "model.dropout"),
+        rules=(CONTEXT,),
+    ),
+    "cbow": Architecture(
+        tasks=("masked_lm",),
+        network="tuneyard_pipelines.build:cbow",
+        cost=formulas.CBOW,
+        keys=("model.window", "model.d_model"),
     ),
 }
 

@@ -6,10 +6,18 @@ from importlib import import_module
 
 from torch import nn
 
+from tuneyard_modules.baselines import (
+    BagConfig,
+    ContinuousBagOfWords,
+    NeuralNGram,
+    NeuralNGramConfig,
+    NGram,
+    NGramConfig,
+)
 from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder, TransformerConfig
 from tuneyard_pipelines import architectures
 from tuneyard_pipelines.errors import InputError, first_line
-from tuneyard_pipelines.formulas import VocabSizes
+from tuneyard_pipelines.formulas import VocabSizes, with_mask
 from tuneyard_pipelines.spec import Model, TrialConfig
 
 
@@ -37,6 +45,30 @@ def transformer(model: Model, sizes: VocabSizes) -> EncoderDecoder:
 
 def gpt(model: Model, sizes: VocabSizes) -> DecoderOnly:
     return DecoderOnly(transformer_config(model, sizes))
+
+
+def ngram(model: Model, sizes: VocabSizes) -> NGram:
+    return NGram(NGramConfig(sizes.target, model.order, max_length=model.sequence_length))
+
+
+def nplm(model: Model, sizes: VocabSizes) -> NeuralNGram:
+    assert model.d_ff is not None, "a trial's point is complete"
+    return NeuralNGram(
+        NeuralNGramConfig(
+            sizes.target,
+            model.order,
+            d_model=model.d_model,
+            d_ff=model.d_ff,
+            max_length=model.sequence_length,
+            dropout=model.dropout,
+        )
+    )
+
+
+def cbow(model: Model, sizes: VocabSizes) -> ContinuousBagOfWords:
+    return ContinuousBagOfWords(
+        BagConfig(with_mask(sizes), d_model=model.d_model, window=model.window, max_length=model.sequence_length)
+    )
 
 
 def transformer_config(model: Model, sizes: VocabSizes) -> TransformerConfig:

@@ -42,6 +42,11 @@ class TaskData:
     builtin: tuple[str, ...]
     files: tuple[str, ...]
 
+    @property
+    def documents(self) -> bool:
+        """Whether an example is one text, not a pair."""
+        return len(self.columns) == 1
+
     def takes(self, source: str) -> bool:
         """Whether `source`, a built-in name, a data set, a path or a pattern, fits the task."""
         if source.startswith("builtin/"):
@@ -124,6 +129,7 @@ TASKS: dict[str, Task] = {
             ("val/exact_match", "val/accuracy", "val/bleu", "val/chrf", "val/loss", "val/perplexity"),
         ),
         Task("language_modeling", "gpt", ("val/bits_per_byte", "val/accuracy", "val/loss", "val/perplexity")),
+        Task("masked_lm", "cbow", ("val/loss", "val/accuracy", "val/perplexity")),
     )
 }
 
@@ -136,9 +142,12 @@ GENERATED: dict[str, tuple[str, ...]] = {"builtin/dates": (), "builtin/numbers":
 
 NUMBER_LANGUAGES = ("de", "en", "es", "fa", "fi", "fr", "id", "ja", "ko", "pl", "ru", "th")
 
+_DOCUMENTS = TaskData(("text",), ("builtin/stdlib", *_SEQUENCES), (".txt", ".csv", ".jsonl", ".parquet"))
+
 TASK_DATA: dict[str, TaskData] = {
     "translation": TaskData(("source", "target"), tuple(GENERATED), (".tsv", ".txt", ".csv", ".jsonl", ".parquet")),
-    "language_modeling": TaskData(("text",), ("builtin/stdlib", *_SEQUENCES), (".txt", ".csv", ".jsonl", ".parquet")),
+    "language_modeling": _DOCUMENTS,
+    "masked_lm": _DOCUMENTS,
 }
 BUILTIN_DATA: tuple[str, ...] = tuple(dict.fromkeys(name for held in TASK_DATA.values() for name in held.builtin))
 DATA_FILES: tuple[str, ...] = tuple(dict.fromkeys(suffix for held in TASK_DATA.values() for suffix in held.files))

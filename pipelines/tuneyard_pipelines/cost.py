@@ -75,7 +75,7 @@ def memory_bytes(values: Values, sizes: VocabSizes) -> int:
     """
     formulas = _formulas(values)
     tokens: int = max(values["training.batch_tokens"], formulas.sequences * values["model.sequence_length"])
-    smoothed: bool = values["training.label_smoothing"] > 0
+    smoothed: bool = values.get("training.label_smoothing", 0.0) > 0
     logit_floats = (LOGIT_FLOATS + smoothed) * sizes.target
     batch_floats = tokens * (formulas.kept_floats(values) + logit_floats) // formulas.sequences
     state_floats = STATE_FLOATS * formulas.parameters(values, sizes)

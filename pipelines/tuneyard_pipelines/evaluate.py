@@ -17,12 +17,14 @@ from torch import nn
 
 from tuneyard_modules.decoding import Stepper, greedy
 from tuneyard_modules.likelihood import next_token_scores, perplexity
+from tuneyard_modules.masked_lm import MASKED_SHARE, MaskedSettings
 from tuneyard_modules.translation import TranslationBatch, bleu_tokenizer
 from tuneyard_pipelines import evidence
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, EncodedData, PreparedData
 from tuneyard_pipelines.data.batching import eval_batches
-from tuneyard_pipelines.data.windows import evaluation_windows, per_document, unknown_bits
+from tuneyard_pipelines.data.windows import evaluation_windows, masked_windows, per_document, unknown_bits
 from tuneyard_pipelines.evidence import Evidence
+from tuneyard_pipelines.formulas import with_mask
 from tuneyard_pipelines.spec import TrialConfig
 
 Alive = Callable[[], None]
@@ -42,13 +44,12 @@ def score_test(
     `model` is the digest of what is scored; `alive` is called after each batch.
 
     Metrics are named test/...: accuracy in 0..1, loss in nats a token; of translation exact_match in 0..1, bleu and
-    chrf in 0..100; of language modeling perplexity and bits_per_byte. Nothing is left out for its length: what
-    `sequence_length` cuts off counts against the model.
+    chrf in 0..100; of language modeling perplexity and bits_per_byte, of masked words perplexity. Nothing is left out
+    for its length: what `sequence_length` cuts off counts against the model.
     """
     network.eval()
-    if config.task == "language_modeling":
-        return _score_language(network, config, prepared, encoded, folder, model, alive)
-    return _score_translation(network, config, prepared, encoded, folder, model, alive)
+    score = {"translation": _score_translation, "language_modeling": _score_language, "masked_lm": _score_masked}
+    return score[config.task](network, config, prepared, encoded, folder, model, alive)
 
 
 def _score_language(
@@ -65,7 +66,7 @@ def _score_language(
     length = config.model.sequence_length
     batches = evaluation_windows(split, sequence_length=length, batch_tokens=config.training.batch_tokens)
     nll, correct = [], []
-    device = next(network.parameters()).device
+    device = device_of(network)
     for batch in batches:
         with torch.inference_mode():
             scores = next_token_scores(network(batch.tokens_BT.to(device)), batch.next_BT.to(device), PAD)
@@ -104,6 +105,67 @@ def _score_language(
     )
 
 
+def _score_masked(
+    network: nn.Module,
+    config: TrialConfig,
+    prepared: PreparedData,
+    encoded: EncodedData,
+    folder: Path,
+    model: str,
+    alive: Alive,
+) -> Evidence:
+    """The words behind masks whose places follow from the text and the seed."""
+    texts, split = prepared.split("test"), encoded.split("test")
+    length = config.model.sequence_length
+    settings = MaskedSettings(mask_id=with_mask(encoded.sizes) - 1)
+    batches = masked_windows(
+        split, sequence_length=length, batch_tokens=config.training.batch_tokens, settings=settings, seed=config.seed
+    )
+    device = device_of(network)
+    parts: list[list[np.ndarray[Any, Any]]] = [[], [], []]
+    for batch in batches:
+        with torch.inference_mode():
+            scores = next_token_scores(network(batch.shown_BT.to(device)), batch.target_BT.to(device), PAD)
+        inside_BT = batch.shown_BT != PAD
+        for part, held in zip(parts, (scores.nll_BT, scores.correct_BT, scores.counted_BT), strict=True):
+            part.append(held.cpu()[inside_BT].double().numpy())
+        alive()
+    nll_N, correct_N, masked_N = (np.concatenate(part) for part in parts)
+    masked = float(masked_N.sum())
+    loss = float(nll_N.sum()) / masked if masked else math.nan
+    rows: dict[str, Sequence[Any]] = {
+        "id": texts["id"],
+        "length": split["text"].lengths.tolist(),
+        "unknown": split["text"].shares_of(UNK).tolist(),
+        "nll": per_document(split, nll_N).tolist(),
+        "correct": per_document(split, correct_N).astype(np.int64).tolist(),
+        "target_tokens": per_document(split, masked_N).astype(np.int64).tolist(),
+    }
+    return evidence.write(
+        folder,
+        rows,
+        metrics={
+            "test/loss": loss,
+            "test/perplexity": perplexity(loss),
+            "test/accuracy": float(correct_N.sum()) / masked if masked else math.nan,
+        },
+        cut_off=0,
+        test_fingerprint=prepared.test_fingerprint,
+        model=model,
+        metric_signature=masked_signature(),
+        decoding={"method": "masks", "share": MASKED_SHARE, "seed": config.seed, "sequence_length": length},
+    )
+
+
+def masked_signature() -> dict[str, str]:
+    """What each test metric of a masked language model means."""
+    return {
+        "loss": "nats a masked token; 15 % of the tokens are masked, at places that follow from text and seed",
+        "perplexity": "exp of the loss",
+        "accuracy": "share of masked tokens told right",
+    }
+
+
 def language_signature() -> dict[str, str]:
     """What each test metric of a language model means."""
     return {
@@ -133,7 +195,7 @@ def _score_translation(
     hypotheses = [""] * len(references)
     nll, correct, tokens = ([0.0] * len(references), [0] * len(references), [0] * len(references))
     row = {example: index for index, example in enumerate(texts["id"])}
-    device = next(network.parameters()).device
+    device = device_of(network)
     for batch in batches:
         source_BS = batch.source_BS.to(device)
         said = greedy(cast("Stepper[Any]", network), source_BS, bos_id=BOS, eos_id=EOS, max_length=length)
@@ -190,7 +252,7 @@ def metric_signature(bleu: BLEU, chrf: CHRF) -> dict[str, str]:
 @torch.inference_mode()
 def _teacher_forced(network: nn.Module, batch: TranslationBatch) -> tuple[torch.Tensor, ...]:
     """By pair: summed negative log-likelihood in nats, right next tokens, number of them."""
-    device = next(network.parameters()).device
+    device = device_of(network)
     source_BS, target_BT = batch.source_BS.to(device), batch.target_BT.to(device)
     return next_token_scores(network(source_BS, target_BT[:, :-1]), target_BT[:, 1:], PAD).per_row()
 
@@ -198,3 +260,8 @@ def _teacher_forced(network: nn.Module, batch: TranslationBatch) -> tuple[torch.
 def _statistics(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> list[list[int]]:
     """Sufficient statistics by example: their sum over examples gives the corpus score."""
     return [[int(value) for value in row] for row in metric._extract_corpus_statistics(hypotheses, [references])]
+
+
+def device_of(network: nn.Module) -> torch.device:
+    """Where a network is; one that counts has buffers only."""
+    return next(iter([*network.parameters(), *network.buffers()])).device

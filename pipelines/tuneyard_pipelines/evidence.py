@@ -11,7 +11,7 @@
 
 Of a language model an example is a document; exact_match, bleu, chrf and prediction are left out, and there is
 
-    bytes                        of the document in UTF-8
+    bytes                        of the document in UTF-8; not of a masked one, whose target_tokens are the masked
 
 `evidence.json`: what was measured, how, on which data, and the digest of the table.
 """

@@ -40,6 +40,11 @@ class Formulas:
     kept_floats: Callable[[Values], int]
 
 
+def with_mask(sizes: VocabSizes) -> int:
+    """Ids of a masked language model: those of the text, and the mask as the last."""
+    return sizes.target + 1
+
+
 def _sizes(values: Values) -> tuple[int, int, int, int]:
     """D, F, L, S."""
     names = ("d_model", "d_ff", "num_layers", "sequence_length")
@@ -101,5 +106,52 @@ def _attention_flops(d: int, s: int) -> int:
     return 8 * d * d + 4 * s * d
 
 
+def _ngram_forward_flops(values: Values, sizes: VocabSizes) -> int:
+    """A multiplication and an addition for each word and each shorter n-gram: an interpolation, not a product."""
+    order: int = values["model.order"]
+    return 2 * order * sizes.target
+
+
+def _nplm_parameters(values: Values, sizes: VocabSizes) -> int:
+    context, d, f = _context(values)
+    return sizes.target * d + (context * d + 1) * f + (f + 1) * sizes.target
+
+
+def _nplm_forward_flops(values: Values, sizes: VocabSizes) -> int:
+    context, d, f = _context(values)
+    return 2 * context * d * f + 2 * f * sizes.target
+
+
+def _nplm_kept_floats(values: Values) -> int:
+    """The embeddings side by side and the hidden layer, each again and with a mask where there is dropout."""
+    context, d, f = _context(values)
+    masks: bool = values["model.dropout"] > 0
+    return (context * d + f) * (1 + 2 * masks)
+
+
+def _context(values: Values) -> tuple[int, int, int]:
+    """Tokens of the context, D, F."""
+    return values["model.order"] - 1, values["model.d_model"], values["model.d_ff"]
+
+
+def _cbow_parameters(values: Values, sizes: VocabSizes) -> int:
+    d: int = values["model.d_model"]
+    return 2 * with_mask(sizes) * d
+
+
+def _cbow_forward_flops(values: Values, sizes: VocabSizes) -> int:
+    d: int = values["model.d_model"]
+    return 2 * d * with_mask(sizes)
+
+
+def _cbow_kept_floats(values: Values) -> int:
+    """The mean."""
+    d: int = values["model.d_model"]
+    return d
+
+
 TRANSFORMER = Formulas(2, _transformer_parameters, _transformer_forward_flops, _transformer_kept_floats)
 GPT = Formulas(1, _gpt_parameters, _gpt_forward_flops, _gpt_kept_floats)
+NGRAM = Formulas(1, lambda values, sizes: 0, _ngram_forward_flops, lambda values: 0)
+NPLM = Formulas(1, _nplm_parameters, _nplm_forward_flops, _nplm_kept_floats)
+CBOW = Formulas(1, _cbow_parameters, _cbow_forward_flops, _cbow_kept_floats)

@@ -58,6 +58,7 @@ def _architecture(name: str) -> str:
     return name
 
 
+TaskName = Literal["translation", "language_modeling", "masked_lm"]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Text = Annotated[str, AfterValidator(_clean)]
 Name = Annotated[str, Field(pattern=f"^{NAME}$"), Says(NAME_RULE)]
@@ -70,7 +71,7 @@ class Model(Part):
     architecture: Architecture | None = _key(
         None,
         "The family of models, one for all trials of a variant; left out, transformer for translation, gpt for "
-        "language_modeling. Installed packages add others.",
+        "language_modeling, cbow for masked_lm. Installed packages add others.",
         examples=["transformer"],
     )
     d_model: Whole = _key(128, "Width of embeddings and layers; a multiple of num_heads.", "features", ge=1, le=16384)
@@ -82,7 +83,8 @@ class Model(Part):
     )
     sequence_length: Whole = _key(
         64,
-        "Longest source and longest target, the end token included; of gpt, the window: how many tokens it sees.",
+        "Longest source and longest target, the end token included; of documents, the window: how many tokens are "
+        "seen at once.",
         "tokens",
         ge=2,
         le=65536,
@@ -91,6 +93,10 @@ class Model(Part):
         None, "Width inside the feed-forward part; left out, 4 * d_model.", "features", ge=1, le=65536, examples=[512]
     )
     dropout: float = _key(0.1, "Share of activations dropped in training.", "share", ge=0, lt=1)
+    order: Whole = _key(
+        3, "Of n-grams: how many tokens long, the one that is predicted included.", "tokens", ge=1, le=16
+    )
+    window: Whole = _key(5, "Of cbow: how many tokens are seen on each side of a mask.", "tokens", ge=1, le=1024)
     positions: Literal["sinusoidal", "learned"] | None = _key(
         None,
         "How a token's place is told; left out, sinusoidal for transformer, learned for gpt.",
@@ -208,11 +214,11 @@ Column = Annotated[
 
 
 class Columns(Part):
-    """Which columns of a file hold the texts: source and target for translation, text for language_modeling."""
+    """Which columns of a file hold the texts: source and target for translation, text for other tasks."""
 
     source: Column | None = _key(None, "Column of the text to translate.", examples=[1])
     target: Column | None = _key(None, "Column of its translation.", examples=[2])
-    text: Column | None = _key(None, "Column of the documents of language_modeling.", examples=["text"])
+    text: Column | None = _key(None, "Column of the documents of other tasks.", examples=["text"])
 
 
 def _held_back(value: Any) -> float | int | str:

@@ -14,12 +14,15 @@ from torch import Tensor, nn
 
 from tuneyard_modules.inspection import Attentive, attention_maps
 from tuneyard_modules.language_modeling import LanguageBatch, LanguageModelingModule, LanguageSettings
+from tuneyard_modules.masked_lm import MaskedBatch, MaskedLanguageModule, MaskedSettings
 from tuneyard_modules.objective import Optimization, SequenceModule
 from tuneyard_modules.translation import TranslationBatch, TranslationModule, TranslationSettings
+from tuneyard_pipelines import masks
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, EncodedData, PreparedData, TextTokenizer
 from tuneyard_pipelines.data.batching import BatchStream, eval_batches
 from tuneyard_pipelines.data.stream import Budget, Stream
-from tuneyard_pipelines.data.windows import WindowStream, evaluation_windows, unknown_bits
+from tuneyard_pipelines.data.windows import WindowStream, evaluation_windows, masked_windows, unknown_bits
+from tuneyard_pipelines.formulas import with_mask
 from tuneyard_pipelines.package import continued
 from tuneyard_pipelines.spec import TrialConfig
 
@@ -71,9 +74,8 @@ class Objective(Protocol):
 
 def objective(config: TrialConfig, prepared: PreparedData, encoded: EncodedData) -> Objective:
     """The objective of a point."""
-    if config.task == "translation":
-        return Translation(config, prepared, encoded)
-    return LanguageModeling(config, prepared, encoded)
+    kinds = {"translation": Translation, "language_modeling": LanguageModeling, "masked_lm": MaskedLanguageModeling}
+    return kinds[config.task](config, prepared, encoded)
 
 
 class Translation:
@@ -167,6 +169,7 @@ class LanguageModeling:
             LanguageSettings(label_smoothing=self._config.training.label_smoothing),
             text_bytes=self._prepared.text_bytes["validation"],
             extra_bits=self._unknown_bits,
+            pass_tokens=self.stream.tokens_per_pass,
         )
 
     def samples(self, module: LanguageModelingModule) -> list[tuple[str, ...]]:
@@ -189,6 +192,65 @@ class LanguageModeling:
         return [AttentionMap("self", maps["self"], tokens, tokens)]
 
 
+class MaskedLanguageModeling:
+    """Documents with masks, scored by how likely the model finds the words behind them."""
+
+    def __init__(self, config: TrialConfig, prepared: PreparedData, encoded: EncodedData) -> None:
+        self._config, self._prepared, self._encoded = config, prepared, encoded
+        length, batch_tokens = config.model.sequence_length, config.training.batch_tokens
+        self.stream = WindowStream(
+            encoded.split("train"),
+            sequence_length=length,
+            batch_tokens=batch_tokens,
+            seed=config.seed,
+            budget=Budget(*config.training.budget),
+        )
+        self.settings = masked_settings(config, encoded)
+        self.validation: list[MaskedBatch] = masked_windows(
+            encoded.split("validation"),
+            sequence_length=length,
+            batch_tokens=batch_tokens,
+            settings=self.settings,
+            seed=config.seed,
+        )
+        self.facts = {
+            "data/train_tokens": float(self.stream.tokens_per_pass),
+            "data/val_tokens": float(sum(batch.tokens for batch in self.validation)),
+            "data/val_masked_tokens": float(sum(int((b.target_BT != PAD).sum()) for b in self.validation)),
+            "data/val_unknown_share": encoded.unknown_share("validation"),
+        }
+
+    def module(self, network: nn.Module) -> MaskedLanguageModule:
+        return MaskedLanguageModule(network, optimization(self._config), self.settings)
+
+    def samples(self, module: MaskedLanguageModule) -> list[tuple[str, ...]]:
+        tokenizer, mask_id = self._encoded.tokenizers["text"], self.settings.mask_id
+        batch = self.validation[0]
+        rows: list[tuple[str, ...]] = [("text", "prediction", "masked")]
+        with torch.inference_mode():
+            said_BT = module.network(batch.shown_BT[:SAMPLES])[..., :mask_id].argmax(dim=-1)
+        for shown_T, said_T, target_T in zip(batch.shown_BT, said_BT, batch.target_BT, strict=False):
+            behind = [place for place in target_T.nonzero().flatten().tolist() if shown_T[place] == mask_id]
+            told = [tokenizer.continuation([int(side[place])]) for side in (said_T, target_T) for place in behind]
+            half = len(behind)
+            text = masks.written(tokenizer, [token for token in shown_T.tolist() if token != PAD], mask_id)
+            rows.append((text, " | ".join(told[:half]), " | ".join(told[half:])))
+        return rows
+
+    def attention(self, network: nn.Module) -> list[AttentionMap]:
+        if not isinstance(network, Attentive):
+            return []
+        shown_T = self.validation[0].shown_BT[0, :SHOWN_TOKENS]
+        maps = attention_maps(network, shown_T)
+        tokens = spelled(self._encoded.tokenizers["text"], shown_T.tolist(), self.settings.mask_id)
+        return [AttentionMap("self", maps["self"], tokens, tokens)]
+
+
+def masked_settings(config: TrialConfig, encoded: EncodedData) -> MaskedSettings:
+    """How words are hidden: the mask follows the ids of the text."""
+    return MaskedSettings(mask_id=with_mask(encoded.sizes) - 1, label_smoothing=config.training.label_smoothing)
+
+
 def optimization(config: TrialConfig) -> Optimization:
     """How the weights of a point are moved."""
     training = config.training
@@ -202,7 +264,7 @@ def optimization(config: TrialConfig) -> Optimization:
     )
 
 
-def spelled(tokenizer: TextTokenizer, ids: Sequence[int]) -> list[str]:
+def spelled(tokenizer: TextTokenizer, ids: Sequence[int], mask_id: int = -1) -> list[str]:
     """Each token as a reader sees it; special ones by name, white space made visible."""
-    names = {PAD: "<pad>", BOS: "<start>", EOS: "<end>", UNK: "<unknown>"}
+    names = {PAD: "<pad>", BOS: "<start>", EOS: "<end>", UNK: "<unknown>", mask_id: "<mask>"}
     return [names.get(token) or tokenizer.continuation([token]).replace(" ", "␣").replace("\n", "⏎") for token in ids]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tuneyard_pipelines import cost
+from tuneyard_pipelines import architectures, cost
 from tuneyard_pipelines.catalog import Vocabularies, complete, tokenizer_name, vocab_sizes
 from tuneyard_pipelines.cost import Speed
 from tuneyard_pipelines.data_facts import DataFacts
@@ -212,9 +212,14 @@ def runnable(spec: SweepSpec, machine: Machine = Machine(), *, file: str = "") -
 
 
 def extremes(spec: SweepSpec, machine: Machine) -> list[tuple[TrialConfig, VocabSizes]]:
-    """The smallest and the largest model of each variant with its vocabulary: what a calibration measures."""
+    """The smallest and the largest model of each variant with its vocabulary: what a calibration measures.
+
+    Those that count take a step of another kind, and hardly any time.
+    """
     found: list[tuple[TrialConfig, VocabSizes]] = []
     for variant in spec.by_variant.values():
+        if architectures.find(variant.architecture).counts:
+            continue
         costs = _costs(variant, Space(variant, vocabularies=machine.vocabularies), machine)
         ends = [costs[0], costs[-1]] if len(costs) > 1 else costs
         found += [(variant.at(weighed.point), weighed.sizes) for weighed in ends]

@@ -37,6 +37,7 @@ from tuneyard_pipelines.keys import (
     Scheduler,
     Search,
     Split,
+    TaskName,
     Text,
     Tokenizer,
     Training,
@@ -91,7 +92,7 @@ _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "ex
 class TrialConfig(Part):
     """One point of a sweep: every key has one value."""
 
-    task: Literal["translation", "language_modeling"]
+    task: TaskName
     seed: int
     model: Model
     training: Training
@@ -113,8 +114,9 @@ class SweepSpec(Part):
     version: Annotated[Literal[1], Says("1")] = Field(1, description="Version of this format.")
     name: Name = Field(description="Name of the sweep's experiment.", examples=["dates"])
     description: Annotated[Text, Field(max_length=4000)] = Field("", description="What the sweep is about.")
-    task: Literal["translation", "language_modeling"] = Field(
-        description="What is learned: to translate texts, or to go on with them.", examples=["translation"]
+    task: TaskName = Field(
+        description="What is learned: to translate texts, to go on with them, or to tell the words behind masks.",
+        examples=["translation"],
     )
     seed: Whole = Field(1, ge=0, le=2**32 - 1, description="Where all chance comes from: data, weights, search.")
     data: DataSpec = Field(description="Texts: where they come from, how they are split and cut into tokens.")

@@ -99,17 +99,21 @@ def _variants(spec: SweepSpec) -> Iterator[Misfit]:
 
 
 def _unused(spec: SweepSpec) -> Iterator[Misfit]:
-    """Keys of the model that nothing follows where they are set."""
-    places: list[tuple[Path, Part, tuple[str, ...]]] = [(("model",), spec.model, spec.architectures)]
-    for name, variant in spec.variants.items():
-        places.append((("variants", name, "model"), variant.model, (spec.by_variant[name].architecture,)))
-    for here, part, used in places:
-        for name in type(part).model_fields:  # in the order in which they are declared
-            key = f"model.{name}"
-            if name in part.model_fields_set and not any(architectures.find(one).follows(key) for one in used):
-                goes_with = _either(architectures.following(key))
-                message = f"goes with architecture: {goes_with} only, not with {' and '.join(used)}; take it out"
-                yield Misfit((*here, name), message, ((*here, name), (*here, "architecture"), ("task",)))
+    """Keys of model and training that nothing follows where they are set."""
+    places: list[tuple[Path, Part, str, tuple[str, ...]]] = []
+    for section in ("model", "training"):
+        places.append(((section,), getattr(spec, section), section, spec.architectures))
+        for name, variant in spec.variants.items():
+            used = (spec.by_variant[name].architecture,)
+            places.append((("variants", name, section), getattr(variant, section), section, used))
+    for here, part, section, used in places:
+        for name, field in type(part).model_fields.items():
+            unset = name not in part.model_fields_set or getattr(part, name) == field.default
+            if unset or any(architectures.find(one).follows(f"{section}.{name}") for one in used):
+                continue
+            goes_with = _either(architectures.following(f"{section}.{name}"))
+            message = f"goes with architecture: {goes_with} only, not with {' and '.join(used)}; take it out"
+            yield Misfit((*here, name), message, ((*here, name), (*here[:-1], "model", "architecture"), ("task",)))
 
 
 def _comparable(spec: SweepSpec) -> Iterator[Misfit]:
@@ -265,7 +269,7 @@ def _data(spec: SweepSpec) -> Iterator[Misfit]:
             yield Misfit(("data", "header"), f"goes with a file only, not with {data.source}; take it out", reads)
     elif not kind:
         misplaced = f"goes with a file only, not with {data.source}"
-    elif kind == ".txt" and spec.task == "language_modeling":
+    elif kind == ".txt" and task.documents:
         misplaced = "goes with .csv, .jsonl and .parquet only; a .txt file of documents has no columns"
     else:
         misplaced = ""

@@ -44,7 +44,7 @@ sweep in which later points kept beating those before, nearly twice the planned 
 """
 _TRIALS = 12
 _RUNG_STEPS = 30  # below so many updates a first rung tells nothing
-_MOST_PASSES = {"translation": 60, "language_modeling": 20}
+_MOST_PASSES = {"translation": 60, "language_modeling": 20, "masked_lm": 40}
 _VALIDATION_PAIRS, _TEST_PAIRS = 400, 1_000
 _VALIDATION_BYTES = 60_000
 _GROUPING = ("book", "work", "doc", "document", "article", "chapter", "thread", "conversation")

@@ -339,13 +339,13 @@ def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:
         slots=min(slots, spec.search.max_concurrent_trials or slots),
         memory_bytes=None if os.environ.get("RAY_ADDRESS") else memory_bytes,  # trials may run elsewhere
     )
-    if not calibrate or plan(spec, machine).problems:
+    if not calibrate or plan(spec, machine).problems or not (measured := extremes(spec, machine)):
         return machine
     from tuneyard_pipelines import calibration
 
     try:
         speed = calibration.measure(
-            extremes(spec, machine),
+            measured,
             threads=resources.cpus_per_worker,
             gpus=resources.gpus_per_worker,
             folder=home / "speed",

@@ -154,7 +154,7 @@ def prepare(
 ) -> PreparedData:
     """Read or generate what `task` learns from, split it by `seed` and keep it in a folder of `cache`.
 
-    Translation has pairs, and shares of their number; language_modeling has documents, and shares of their bytes. Found
+    Translation has pairs, and shares of their number; other tasks have documents, and shares of their bytes. Found
     again if the content, the seed and the split are the same. Several processes may call this at once. A source may be
     larger than memory. Raises DataError for a source that cannot be used or holds too much that cannot, a split that
     would be empty, or a cache that cannot be written.
@@ -350,7 +350,7 @@ class _Preparation:
     def __init__(self, data: DataSpec, task: str, seed: int, folder: Path, progress: Progress) -> None:
         self._data, self._task, self._seed, self._folder, self._progress = data, task, seed, folder, progress
         self._columns = TASK_DATA[task].columns
-        self._by_bytes = task == "language_modeling"
+        self._by_bytes = TASK_DATA[task].documents
         self._ledger = Ledger(folder / "ledger", seed)
         self._tally = Tally()
 

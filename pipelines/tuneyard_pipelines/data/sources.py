@@ -200,7 +200,7 @@ def _kept(texts: tuple[str, ...], task: str, tally: Tally, place: str) -> tuple[
         bad = next(text for text in texts if _CONTROLS.search(text))
         tally.add("texts with control characters, which are taken out", "mended", f"{place}: {lines.shown(bad)}")
         texts = tuple(_CONTROLS.sub("", text) for text in texts)
-    if task == "language_modeling":
+    if TASK_DATA[task].documents:
         kept = tuple(documents.clean(text) for text in texts)
     else:
         kept = tuple(unicodedata.normalize("NFC", text).strip() for text in texts)
@@ -220,7 +220,7 @@ def _keys(data: DataSpec, texts: tuple[str, ...], groups: tuple[str, ...] = ()) 
 
 def _plain(path: Path, task: str) -> bool:
     """Whether the file is text without columns."""
-    return task == "language_modeling" and file_kind(path.name) == ".txt"
+    return TASK_DATA[task].documents and file_kind(path.name) == ".txt"
 
 
 def _columns(data: DataSpec, task: str) -> dict[str, Any]:

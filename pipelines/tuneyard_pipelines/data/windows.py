@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from tuneyard_modules.language_modeling import LanguageBatch
+from tuneyard_modules.masked_lm import MaskedBatch, MaskedSettings, mask_words
 from tuneyard_pipelines.data.order import window_batches
 from tuneyard_pipelines.data.stream import Budget, Stream
 from tuneyard_pipelines.data.text_tokenizer import BOS, EOS, PAD
@@ -90,10 +92,31 @@ def evaluation_windows(
     ]
 
 
+def masked_windows(
+    encoded_split: EncodedSplit, *, sequence_length: int, batch_tokens: int, settings: MaskedSettings, seed: int
+) -> list[MaskedBatch]:
+    """The text of a split in windows side by side, with masks whose places follow from the text and `seed` alone.
+
+    So a model is asked for the same words whatever its window. Windows come in the order of the text, and
+    `shown_BT != PAD`, row by row and batch by batch, are the tokens of the stream in their order.
+    """
+    text = _Text(encoded_split)
+    ids_N = torch.from_numpy(text.at(np.arange(text.length)))
+    shown_N, target_N = mask_words(ids_N, settings, torch.Generator().manual_seed(seed))
+    windows = max(1, batch_tokens // sequence_length)
+    batches = []
+    for first in range(0, text.length, windows * sequence_length):
+        rows = [held[first : first + windows * sequence_length].split(sequence_length) for held in (shown_N, target_N)]
+        shown_BT, target_BT = (pad_sequence(row, batch_first=True, padding_value=PAD) for row in rows)
+        batches.append(MaskedBatch(shown_BT, target_BT, sum(map(len, rows[0]))))
+    return batches
+
+
 def per_document(encoded_split: EncodedSplit, values_N: NDArray[np.floating]) -> NDArray[np.floating]:
     """The sum over each document of a value of each of its tokens, EOS included; in the order of the split.
 
-    `values_N` come in the order in which `evaluation_windows` count tokens. Raises ValueError for another number.
+    `values_N` come in the order of the stream, in which `evaluation_windows` count tokens. Raises ValueError for
+    another number.
     """
     ends = _Text(encoded_split).ends
     if len(values_N) != ends[-1]:
