@@ -1,7 +1,7 @@
-"""Scaled dot-product attention, its masks, and multi-head attention over keys and values that are passed in.
+"""Dot-product attention, its masks, and multi-head attention over keys and values that are passed in.
 
-B batch, N rows chosen from a batch, T query length, S key length, D model width, H heads, K head width. A mask is true
-where a query may look.
+B batch, N rows chosen from a batch, T query length, S key length, D model width, H heads (of keys and values fewer,
+where queries share them), K head width. A mask is true where a query may look.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tuneyard_modules.positions import Rotation, rotate
 
 
 class Cache(NamedTuple):
@@ -42,16 +44,25 @@ def attention(
     value_BHSK: Tensor,
     mask: Tensor | None = None,
     *,
+    scaled: bool = True,
     need_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """softmax(q k^T / sqrt(K)) v, equation 1 of Vaswani et al. 2017.
+    """softmax(q k^T / sqrt(K)) v, equation 1 of Vaswani et al. 2017; without the root where not `scaled`.
 
-    `mask` is boolean and broadcasts to BHTS; every query must be allowed at least one key. Returns the context
-    (BHTK) and, only when `need_weights`, the weights (BHTS), which rules out torch's fused kernels.
+    Where there are fewer heads of keys and values, each serves equally many query heads in a row (grouped-query
+    attention, Ainslie et al. 2023). `mask` is boolean and broadcasts to BHTS; every query must be allowed at least one
+    key. Returns the context (BHTK) and, only when `need_weights`, the weights (BHTS), which rules out torch's fused
+    kernels.
     """
+    shared = query_BHTK.shape[1] // key_BHSK.shape[1]
     if not need_weights:
-        return F.scaled_dot_product_attention(query_BHTK, key_BHSK, value_BHSK, attn_mask=mask), None
-    scores_BHTS = query_BHTK @ key_BHSK.transpose(-2, -1) * query_BHTK.shape[-1] ** -0.5
+        context_BHTK = F.scaled_dot_product_attention(
+            query_BHTK, key_BHSK, value_BHSK, attn_mask=mask, scale=None if scaled else 1.0, enable_gqa=shared > 1
+        )
+        return context_BHTK, None
+    if shared > 1:
+        key_BHSK, value_BHSK = (x.repeat_interleave(shared, dim=1) for x in (key_BHSK, value_BHSK))
+    scores_BHTS = query_BHTK @ key_BHSK.transpose(-2, -1) * (query_BHTK.shape[-1] ** -0.5 if scaled else 1.0)
     if mask is not None:
         scores_BHTS = scores_BHTS.masked_fill(~mask, -torch.inf)
     weights_BHTS = scores_BHTS.softmax(dim=-1)
@@ -73,32 +84,55 @@ class MultiHeadAttention(nn.Module):
     """Attention in `num_heads` subspaces of D / H each, section 3.2.2 of Vaswani et al. 2017.
 
     Self-attention is `attend(x, attend.remember(x))`; cross-attention remembers the encoder's output once and attends
-    to it at every step; cached decoding attends to `past.append(attend.remember(x))`.
+    to it at every step; cached decoding attends to `past.append(attend.remember(x))`. Where positions are a rotation,
+    it is given for queries and keys alike, and keys are remembered rotated. `num_kv_heads` are as many as `num_heads`
+    when None; without `bias` none of the four maps has one. Raises ValueError where heads do not divide.
     """
 
-    def __init__(self, d_model: int, num_heads: int) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        *,
+        bias: bool = True,
+        scaled: bool = True,
+    ) -> None:
         super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if d_model % num_heads:
             raise ValueError(f"d_model={d_model} is not divisible by num_heads={num_heads}: change one of the two")
-        self.num_heads = num_heads
-        self.query = nn.Linear(d_model, d_model)
-        self.key_value = nn.Linear(d_model, 2 * d_model)
-        self.output = nn.Linear(d_model, d_model)
+        if num_heads % num_kv_heads:
+            raise ValueError(
+                f"num_heads={num_heads} is not divisible by num_kv_heads={num_kv_heads}: change one of the two"
+            )
+        self.head_width = d_model // num_heads
+        self.scaled = scaled
+        self.query = nn.Linear(d_model, d_model, bias)
+        self.key_value = nn.Linear(d_model, 2 * num_kv_heads * self.head_width, bias)
+        self.output = nn.Linear(d_model, d_model, bias)
 
-    def remember(self, source_BSD: Tensor) -> Cache:
+    def remember(self, source_BSD: Tensor, rotation: Rotation | None = None) -> Cache:
         """The keys and values of a source."""
-        key_BSD, value_BSD = self.key_value(source_BSD).chunk(2, dim=-1)
-        return Cache(self._split(key_BSD), self._split(value_BSD))
+        key_BHSK, value_BHSK = (self._split(half) for half in self.key_value(source_BSD).chunk(2, dim=-1))
+        return Cache(key_BHSK if rotation is None else rotate(key_BHSK, rotation), value_BHSK)
 
     def forward(
-        self, query_BTD: Tensor, cache: Cache, mask: Tensor | None = None, *, need_weights: bool = False
+        self,
+        query_BTD: Tensor,
+        cache: Cache,
+        mask: Tensor | None = None,
+        rotation: Rotation | None = None,
+        *,
+        need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """The mixed heads (BTD) and, only when `need_weights`, each head's weights (BHTS)."""
         query_BHTK = self._split(self.query(query_BTD))
-        context_BHTK, weights_BHTS = attention(query_BHTK, *cache, mask, need_weights=need_weights)
+        if rotation is not None:
+            query_BHTK = rotate(query_BHTK, rotation)
+        context_BHTK, weights_BHTS = attention(query_BHTK, *cache, mask, scaled=self.scaled, need_weights=need_weights)
         mixed_BTD: Tensor = self.output(context_BHTK.transpose(1, 2).flatten(2))
         return mixed_BTD, weights_BHTS
 
     def _split(self, x_BTD: Tensor) -> Tensor:
-        rows, length, width = x_BTD.shape
-        return x_BTD.view(rows, length, self.num_heads, width // self.num_heads).transpose(1, 2)
+        return x_BTD.unflatten(-1, (-1, self.head_width)).transpose(1, 2)

@@ -37,7 +37,11 @@ def _ids(rows: int, length: int, vocab_size: int = 19) -> torch.Tensor:
         ({"d_ff": 0}, "feed_forward_width=0"),
         ({"source_vocab_size": 0}, "source_vocab_size=0 must be at least 1"),
         ({"dropout": 1.0}, "dropout=1.0"),
-        ({"d_model": 15, "num_heads": 5}, "d_model=15 is odd"),
+        ({"d_model": 15, "num_heads": 5, "positions": "sinusoidal"}, "d_model=15 is odd"),
+        ({"d_model": 12, "positions": "rotary"}, "d_model=12 gives num_heads=4 an odd width each, 3"),
+        ({"num_kv_heads": 3}, "num_heads=4 is not divisible by num_kv_heads=3"),
+        ({"num_kv_heads": 0}, "num_kv_heads=0 must be at least 1"),
+        ({"num_decoder_layers": 0}, "num_decoder_layers=0 must be at least 1"),
     ],
 )
 def test_impossible_shapes_are_refused(changes: dict[str, Any], rule: str) -> None:
@@ -48,7 +52,7 @@ def test_impossible_shapes_are_refused(changes: dict[str, Any], rule: str) -> No
 def test_encoder_layer_equals_torch(copy_attention: CopyAttention) -> None:
     torch.manual_seed(0)
     theirs = nn.TransformerEncoderLayer(16, 4, 64, dropout=0.0, batch_first=True, norm_first=True).eval()
-    ours = EncoderLayer(CONFIG, nn.ReLU()).eval()
+    ours = EncoderLayer(CONFIG).eval()
     copy_attention(theirs.self_attn, ours.attention)
     _copy_rest(theirs, ours, attention_norm=theirs.norm1, feed_forward_norm=theirs.norm2)
     x = torch.randn(3, 6, 16)
@@ -92,7 +96,7 @@ def test_embeddings_are_tied_and_scaled() -> None:
     network = _network(dropout=0.0)
     shapes = [tuple(parameter.shape) for parameter in network.parameters()]
     assert shapes.count((19, 16)) == 1
-    embedded = network._embed(torch.tensor([[7]]), network.embedding, network.source_positions, start=3)
+    embedded, _ = network._embed(torch.tensor([[7]]), network.embedding, network.source_positions, start=3)
     expected = network.embedding.weight[7] * 4.0 + network.source_positions(3, 1)[0]
     assert_close(embedded[0, 0], expected)
 

@@ -42,7 +42,7 @@ class LinearAttentionModel(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config = config = config.completed(norm="pre", positions="learned", activation="gelu")
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         positions = SinusoidalPositions if config.positions == "sinusoidal" else LearnedPositions
         self.positions = positions(config.max_length, config.d_model)
@@ -103,7 +103,7 @@ class Layer(nn.Module):
         self.query_key_value = nn.Linear(config.d_model, 3 * config.d_model)
         self.output = nn.Linear(config.d_model, config.d_model)
         self.feed_forward_norm = nn.LayerNorm(config.d_model)
-        self.feed_forward = FeedForward(config, nn.GELU())
+        self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x_BTD: Tensor, sum_BHKM: Tensor | None) -> tuple[Tensor, Tensor]:
