@@ -37,7 +37,7 @@ class ConvolutionConfig:
     @property
     def receptive_field(self) -> int:
         """How many tokens a logit depends on, the last one read among them: 1 + (kernel_size - 1)(2^num_layers - 1)."""
-        return 1 + (self.kernel_size - 1) * (2**self.num_layers - 1)
+        return 1 + (self.kernel_size - 1) * ((1 << self.num_layers) - 1)
 
 
 class ConvolutionState(NamedTuple):

@@ -17,14 +17,16 @@ B batch, N rows chosen from a batch, T text length, I input width, D model width
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 Cell = Literal["rnn", "lstm", "gru"]
 Activation = Literal["tanh", "relu"]
+Inputs = TypeVar("Inputs", Tensor, PackedSequence)
 
 # Of token vectors at the start. The further a cell's hidden states are from 0 at first, the smaller it must be for the
 # first guess to be uniform; the larger it is, the faster embeddings that are the output, too, are learned from.
@@ -106,23 +108,36 @@ class Recurrence(nn.Module):
             )
         self._initialise()
 
-    def forward(self, x_BTI: Tensor, before: Hidden) -> tuple[Tensor, Hidden]:
-        """The last layer's hidden states (BTD), and what comes after the last token; T may be 0."""
-        if x_BTI.shape[1] == 0:
+    def forward(self, x_BTI: Tensor, before: Hidden, lengths_B: Tensor | None = None) -> tuple[Tensor, Hidden]:
+        """The last layer's hidden states (BTD), and what comes after the last token; T may be 0.
+
+        Where `lengths_B` (at least 1 each) says how many tokens a row has, what stands after them is not read, and the
+        states there are 0.
+        """
+        length = x_BTI.shape[1]
+        if length == 0:
             return x_BTI.new_zeros(*x_BTI.shape[:2], self.layers.hidden_size), before
-        # In mixed precision a CPU keeps float32 here: oneDNN cannot train an LSTM in bfloat16 everywhere.
-        with torch.autocast("cpu", enabled=False):
-            if before.cell_LBD is None:
-                states_BTD, hidden_LBD = self.layers(x_BTI, before.hidden_LBD)
-                return states_BTD, Hidden(hidden_LBD, None)
-            states_BTD, (hidden_LBD, cell_LBD) = self.layers(x_BTI, (before.hidden_LBD, before.cell_LBD))
-            return states_BTD, Hidden(hidden_LBD, cell_LBD)
+        if lengths_B is None:
+            return self._run(x_BTI, before)
+        packed = pack_padded_sequence(x_BTI, lengths_B.cpu(), batch_first=True, enforce_sorted=False)
+        packed, after = self._run(packed, before)
+        states_BTD, _ = pad_packed_sequence(packed, batch_first=True, total_length=length)
+        return states_BTD, after
 
     def zeros(self, like_BTI: Tensor) -> Hidden:
         """What stands before the first token of a batch of such inputs: zeros."""
         directions = 1 + self.layers.bidirectional
         zeros_LBD = like_BTI.new_zeros(self.layers.num_layers * directions, like_BTI.shape[0], self.layers.hidden_size)
         return Hidden(zeros_LBD, zeros_LBD if self.cell == "lstm" else None)
+
+    def _run(self, inputs: Inputs, before: Hidden) -> tuple[Inputs, Hidden]:
+        # In mixed precision a CPU keeps float32 here: oneDNN cannot train an LSTM in bfloat16 everywhere.
+        with torch.autocast("cpu", enabled=False):
+            if before.cell_LBD is None:
+                states, hidden_LBD = self.layers(inputs, before.hidden_LBD)
+                return states, Hidden(hidden_LBD, None)
+            states, (hidden_LBD, cell_LBD) = self.layers(inputs, (before.hidden_LBD, before.cell_LBD))
+            return states, Hidden(hidden_LBD, cell_LBD)
 
     def _initialise(self) -> None:
         for name, parameter in self.layers.named_parameters():

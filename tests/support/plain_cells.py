@@ -9,26 +9,46 @@ import torch
 from torch import Tensor, nn
 
 
-def run(
-    layers: nn.RNNBase, x_BTI: Tensor, before: tuple[Tensor, ...], *, suffix: str = ""
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """All layers of one direction ("_reverse" is the other's suffix, for inputs turned round), without dropout.
+def run(layers: nn.RNNBase, x_BTI: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """All layers of a network of one direction, without dropout.
 
     `before` is (h_LBD,) or (h_LBD, c_LBD); returns the last layer's hidden states (BTD), and what comes after them.
     """
     after = []
     for layer in range(layers.num_layers):
-        weights = [
-            getattr(layers, f"{name}_l{layer}{suffix}") for name in ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
-        ]
-        state = tuple(part_LBD[layer] for part_LBD in before)
-        states = []
-        for x_BI in x_BTI.unbind(1):
-            state = _cell(layers.mode, x_BI, state, *weights)
-            states.append(state[0])
-        x_BTI = torch.stack(states, dim=1)
+        x_BTI, state = _layer(layers, f"_l{layer}", x_BTI, tuple(part_LBD[layer] for part_LBD in before))
         after.append(state)
-    return x_BTI, tuple(torch.stack(parts) for parts in zip(*after, strict=True))
+    return x_BTI, _stacked(after)
+
+
+def run_both_ways(layers: nn.RNNBase, x_BTI: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """All layers of a bidirectional network from zeros: each reads both directions of the one before, side by side.
+
+    Returns the last layer's hidden states and, of every layer, the final ones, both with the directions side by side.
+    """
+    zeros = (x_BTI.new_zeros(x_BTI.shape[0], layers.hidden_size),) * (2 if layers.mode == "LSTM" else 1)
+    after = []
+    for layer in range(layers.num_layers):
+        forward_BTD, there = _layer(layers, f"_l{layer}", x_BTI, zeros)
+        backward_BTD, back = _layer(layers, f"_l{layer}_reverse", x_BTI.flip(1), zeros)
+        x_BTI = torch.cat([forward_BTD, backward_BTD.flip(1)], dim=-1)
+        after.append(tuple(torch.cat(parts, dim=-1) for parts in zip(there, back, strict=True)))
+    return x_BTI, _stacked(after)
+
+
+def _layer(
+    layers: nn.RNNBase, suffix: str, x_BTI: Tensor, state: tuple[Tensor, ...]
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    weights = [getattr(layers, name + suffix) for name in ("weight_ih", "bias_ih", "weight_hh", "bias_hh")]
+    states = []
+    for x_BI in x_BTI.unbind(1):
+        state = _cell(layers.mode, x_BI, state, *weights)
+        states.append(state[0])
+    return torch.stack(states, dim=1), state
+
+
+def _stacked(after: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    return tuple(torch.stack(parts) for parts in zip(*after, strict=True))
 
 
 def _cell(
