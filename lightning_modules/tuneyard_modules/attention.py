@@ -114,8 +114,8 @@ class MultiHeadAttention(nn.Module):
 
     def remember(self, source_BSD: Tensor, rotation: Rotation | None = None) -> Cache:
         """The keys and values of a source."""
-        key_BHSK, value_BHSK = (self._split(half) for half in self.key_value(source_BSD).chunk(2, dim=-1))
-        return Cache(key_BHSK if rotation is None else rotate(key_BHSK, rotation), value_BHSK)
+        key_BSD, value_BSD = self.key_value(source_BSD).chunk(2, dim=-1)
+        return Cache(self._split(key_BSD, rotation), self._split(value_BSD))
 
     def forward(
         self,
@@ -127,12 +127,13 @@ class MultiHeadAttention(nn.Module):
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """The mixed heads (BTD) and, only when `need_weights`, each head's weights (BHTS)."""
-        query_BHTK = self._split(self.query(query_BTD))
-        if rotation is not None:
-            query_BHTK = rotate(query_BHTK, rotation)
+        query_BHTK = self._split(self.query(query_BTD), rotation)
         context_BHTK, weights_BHTS = attention(query_BHTK, *cache, mask, scaled=self.scaled, need_weights=need_weights)
         mixed_BTD: Tensor = self.output(context_BHTK.transpose(1, 2).flatten(2))
         return mixed_BTD, weights_BHTS
 
-    def _split(self, x_BTD: Tensor) -> Tensor:
-        return x_BTD.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+    def _split(self, x_BTD: Tensor, rotation: Rotation | None = None) -> Tensor:
+        rows, length, width = x_BTD.shape
+        x_BTHK = x_BTD.view(rows, length, width // self.head_width, self.head_width)
+        # Before the heads come first: fused kernels answer in the layout of the query, and this one is BTD again.
+        return (x_BTHK if rotation is None else rotate(x_BTHK, rotation)).transpose(1, 2)

@@ -79,7 +79,7 @@ class NGram(nn.Module):
         self.register_buffer("counts_G", torch.zeros(0, dtype=torch.int64))
         self._pending: list[Tensor] = []
         self._levels: list[_Level] | None = None
-        self.register_state_dict_pre_hook(lambda module, prefix, keep_vars: self._merge())
+        self.register_state_dict_pre_hook(_merged)  # type: ignore[no-untyped-call]
 
     @property
     def max_length(self) -> int:
@@ -160,6 +160,11 @@ class NGram(nn.Module):
                 setattr(self, name, torch.empty_like(state_dict[prefix + name], device=self.grams_GO.device))
         self._pending, self._levels = [], None
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def _merged(network: NGram, prefix: str, keep_vars: bool) -> None:
+    """Before weights are saved: what waits belongs to them."""
+    network._merge()
 
 
 @dataclass(frozen=True)

@@ -56,14 +56,14 @@ class Rotation(NamedTuple):
     sin_TI: Tensor
 
 
-def rotate(x_BHTK: Tensor, rotation: Rotation) -> Tensor:
+def rotate(x_BTHK: Tensor, rotation: Rotation) -> Tensor:
     """Queries or keys with places 2i and 2i + 1 turned by their angle, equations 15 and 34 of Su et al. 2021.
 
     The product of a rotated query and a rotated key depends on how far apart the two stand, not on where.
     """
-    cos_TI, sin_TI = rotation
-    even_BHTI, odd_BHTI = x_BHTK[..., 0::2], x_BHTK[..., 1::2]
-    turned = (even_BHTI * cos_TI - odd_BHTI * sin_TI, odd_BHTI * cos_TI + even_BHTI * sin_TI)
+    cos_T1I, sin_T1I = (table_TI[:, None] for table_TI in rotation)
+    even_BTHI, odd_BTHI = x_BTHK[..., 0::2], x_BTHK[..., 1::2]
+    turned = (even_BTHI * cos_T1I - odd_BTHI * sin_T1I, odd_BTHI * cos_T1I + even_BTHI * sin_T1I)
     return torch.stack(turned, dim=-1).flatten(-2)
 
 

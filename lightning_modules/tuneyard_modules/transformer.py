@@ -8,7 +8,7 @@ width, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
 
@@ -381,6 +381,8 @@ class EncoderOnly(nn.Module):
 class _Layer(nn.Module):
     """What encoder and decoder layers share: where norms stand, what is added, and what is kept for the gradients."""
 
+    read: Callable[..., Any]
+
     def __init__(self, config: TransformerConfig, *, cross: bool) -> None:
         super().__init__()
         self.post = config.norm == "post"
@@ -416,7 +418,7 @@ class _Layer(nn.Module):
     def _transform(self, x_BTD: Tensor) -> Tensor:
         if self.feed_forward is None:
             return x_BTD
-        changed_BTD = self.feed_forward(self._before(self.feed_forward_norm, x_BTD))
+        changed_BTD: Tensor = self.feed_forward(self._before(self.feed_forward_norm, x_BTD))
         return self._after(self.feed_forward_norm, x_BTD, changed_BTD)
 
     def _before(self, norm: nn.Module, x_BTD: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ A trial knows no task by name: it takes the objective of its configuration and w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -74,7 +74,11 @@ class Objective(Protocol):
 
 def objective(config: TrialConfig, prepared: PreparedData, encoded: EncodedData) -> Objective:
     """The objective of a point."""
-    kinds = {"translation": Translation, "language_modeling": LanguageModeling, "masked_lm": MaskedLanguageModeling}
+    kinds: dict[str, Callable[[TrialConfig, PreparedData, EncodedData], Objective]] = {
+        "translation": Translation,
+        "language_modeling": LanguageModeling,
+        "masked_lm": MaskedLanguageModeling,
+    }
     return kinds[config.task](config, prepared, encoded)
 
 

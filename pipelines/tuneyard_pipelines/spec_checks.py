@@ -104,8 +104,8 @@ def _unused(spec: SweepSpec) -> Iterator[Misfit]:
     for section in ("model", "training"):
         places.append(((section,), getattr(spec, section), section, spec.architectures))
         for name, variant in spec.variants.items():
-            used = (spec.by_variant[name].architecture,)
-            places.append((("variants", name, section), getattr(variant, section), section, used))
+            mine = (spec.by_variant[name].architecture,)
+            places.append((("variants", name, section), getattr(variant, section), section, mine))
     for here, part, section, used in places:
         for name, field in type(part).model_fields.items():
             unset = name not in part.model_fields_set or getattr(part, name) == field.default

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -50,24 +47,6 @@ def test_masked_keys_get_no_weight() -> None:
     assert weights is not None
     assert (weights[..., ~mask] == 0).all()
     assert (weights[..., mask] > 0).all()
-
-
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_multi_head_attention_equals_torch(
-    need_weights: bool, copy_attention: Callable[[nn.MultiheadAttention, MultiHeadAttention], None]
-) -> None:
-    torch.manual_seed(0)
-    ours, theirs = MultiHeadAttention(12, 3), nn.MultiheadAttention(12, 3, batch_first=True)
-    copy_attention(theirs, ours)
-    query, source = torch.randn(2, 5, 12), torch.randn(2, 7, 12)
-    padding = padding_mask(torch.tensor([[4] * 7, [4] * 4 + [0] * 3]), pad_id=0)
-    got, weights = ours(query, ours.remember(source), padding, need_weights=need_weights)
-    expected, expected_weights = theirs(
-        query, source, source, key_padding_mask=~padding[:, 0, 0], average_attn_weights=False
-    )
-    assert_close(got, expected)
-    if need_weights:
-        assert_close(weights, expected_weights)
 
 
 def test_width_must_be_divisible_by_heads() -> None:

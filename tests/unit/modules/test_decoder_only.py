@@ -1,19 +1,16 @@
-"""The decoder-only transformer: GPT-2's size, torch's layers, its start, its mask and its steps."""
+"""The decoder-only transformer: GPT-2's size, its start, its mask and its steps."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from tuneyard_modules.attention import MultiHeadAttention
 from tuneyard_modules.transformer import DecoderOnly, TransformerConfig
 
 CONFIG = TransformerConfig(19, d_model=16, num_heads=4, num_layers=2, max_length=12, positions="learned")
@@ -53,28 +50,6 @@ def test_sinusoidal_positions_are_no_parameters() -> None:
         for positions in ("learned", "sinusoidal")
     }
     assert sizes["learned"] - sizes["sinusoidal"] == 12 * 16
-
-
-def test_it_equals_a_stack_of_torchs_layers(
-    copy_attention: Callable[[nn.MultiheadAttention, MultiHeadAttention], None],
-) -> None:
-    ours = _spread(_network())
-    theirs = [
-        nn.TransformerEncoderLayer(16, 4, 64, dropout=0.0, activation="gelu", batch_first=True, norm_first=True).eval()
-        for _ in range(2)
-    ]
-    for layer, block in zip(theirs, ours.layers, strict=True):
-        copy_attention(layer.self_attn, block.attention)  # type: ignore[arg-type]
-        layer.norm1.load_state_dict(block.attention_norm.state_dict())  # type: ignore[union-attr]
-        layer.norm2.load_state_dict(block.feed_forward_norm.state_dict())  # type: ignore[union-attr]
-        layer.linear1.load_state_dict(block.feed_forward[0].state_dict())  # type: ignore[index, union-attr]
-        layer.linear2.load_state_dict(block.feed_forward[2].state_dict())  # type: ignore[index, union-attr]
-    tokens = _ids(3, 12)
-    x = ours.embedding.weight[tokens] + ours.state_dict()["positions.table_TD"]
-    for layer in theirs:
-        x = layer(x, src_mask=~torch.ones(12, 12, dtype=torch.bool).tril())
-    expected = F.layer_norm(x, (16,), ours.norm.weight, ours.norm.bias) @ ours.embedding.weight.T
-    assert_close(ours(tokens), expected)
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])

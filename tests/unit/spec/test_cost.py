@@ -9,17 +9,38 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder, TransformerConfig
-from tuneyard_pipelines import architectures, cost
+from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, TransformerConfig
+from tuneyard_pipelines import cost, formulas
 from tuneyard_pipelines.cost import Speed
 from tuneyard_pipelines.errors import InputError
 from tuneyard_pipelines.formulas import VocabSizes
 
 VOCAB = 97
 SIZES = VocabSizes(VOCAB)
+TRANSFORMERS = {
+    "transformer": (EncoderDecoder, formulas.TRANSFORMER),
+    "gpt": (DecoderOnly, formulas.GPT),
+    "bert": (EncoderOnly, formulas.BERT),
+}
+OPTIONS = [
+    {},
+    {"d_model": 48, "num_heads": 3, "num_layers": 3, "d_ff": 80},
+    *({"norm": norm, "dropout": dropout} for norm in ("pre", "post") for dropout in (0.0, 0.1)),
+    *({"activation": activation} for activation in ("relu", "gelu", "swiglu")),
+    *({"positions": positions} for positions in ("learned", "rotary")),
+    *(
+        {"norm": norm, "without": part, "positions": "rotary", "d_model": 96}
+        for norm in ("pre", "post")
+        for part in ("positions", "residual", "norm", "feed_forward", "scaling")
+    ),
+    {"bias": False},
+]
 
 
 def values(architecture: str = "transformer", **changes: Any) -> dict[str, Any]:
@@ -34,17 +55,21 @@ def values(architecture: str = "transformer", **changes: Any) -> dict[str, Any]:
     return {"model.architecture": architecture, **dotted, **{f"training.{k}": value for k, value in training.items()}}
 
 
-def built(point: dict[str, Any], device: str) -> tuple[nn.Module, int]:
-    """The network, and how many sequences it takes."""
-    network, sequences = {"transformer": (EncoderDecoder, 2), "gpt": (DecoderOnly, 1)}[point["model.architecture"]]
-    keys = ("d_model", "num_heads", "num_layers", "d_ff", "dropout", "positions")
+def built(point: dict[str, Any], device: str) -> tuple[nn.Module, formulas.Formulas]:
+    """The network, and its formulas."""
+    kind, formula = TRANSFORMERS[point["model.architecture"]]
+    shape = {key.removeprefix("model."): value for key, value in point.items() if key.startswith("model.")}
+    del shape["architecture"]
+    masked = kind is EncoderOnly
     with torch.device(device):
-        config = TransformerConfig(
-            vocab_size=VOCAB,
-            max_length=point["model.sequence_length"],
-            **{key: point[f"model.{key}"] for key in keys},
-        )
-        return network(config), sequences
+        return kind(TransformerConfig(VOCAB + masked, max_length=shape.pop("sequence_length"), **shape)), formula
+
+
+def cases() -> list[tuple[str, dict[str, Any]]]:
+    """Every architecture with every option, and with its own."""
+    own = {"gpt": [{"num_kv_heads": 2}, {"num_kv_heads": 1, "positions": "rotary"}]}
+    own |= {"transformer": [{"num_decoder_layers": 1}, {"num_decoder_layers": 4, "positions": "rotary"}], "bert": []}
+    return [(name, changes) for name in TRANSFORMERS for changes in OPTIONS + own[name]]
 
 
 def test_gpt2_and_gpt3_have_the_published_parameters():
@@ -60,42 +85,99 @@ def test_gpt3_takes_the_published_operations():
     assert cost.flops_per_token(point, VocabSizes(50257)) * 300e9 == pytest.approx(3.14e23, rel=0.04)
 
 
-@pytest.mark.parametrize("architecture", ["transformer", "gpt"])
-@pytest.mark.parametrize("changes", [{}, {"d_model": 48, "num_heads": 3, "num_layers": 3, "d_ff": 80}])
+@pytest.mark.parametrize(("architecture", "changes"), cases())
 def test_a_training_step_takes_exactly_the_counted_operations(architecture, changes):
     point = values(architecture, **changes)
-    (network, sequences), length, rows = built(point, "meta"), point["model.sequence_length"], 3
+    (network, formula), length, rows = built(point, "meta"), point["model.sequence_length"], 3
     tokens = torch.ones(rows, length, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as forward:
-        logits_BTV = network(*[tokens] * sequences)
+        logits_BTV = network(*[tokens] * formula.sequences)
     with FlopCounterMode(display=False) as backward:
         logits_BTV.sum().backward()
-    counted = forward.get_total_flops() + backward.get_total_flops()
-    assert counted == rows * sequences * length * cost.flops_per_token(point, SIZES)
+    assert forward.get_total_flops() == rows * formula.sequences * length * formula.forward_flops(point, SIZES)
     assert backward.get_total_flops() == 2 * forward.get_total_flops()
 
 
 @pytest.mark.parametrize("architecture", ["transformer", "gpt"])
-@pytest.mark.parametrize("changes", [{}, {"dropout": 0.1}, {"num_layers": 3, "d_ff": 80}])
+def test_training_takes_three_times_the_operations_of_a_forward_pass(architecture):
+    point = values(architecture)
+    assert cost.flops_per_token(point, SIZES) == 3 * TRANSFORMERS[architecture][1].forward_flops(point, SIZES)
+
+
+@pytest.mark.parametrize(("architecture", "changes"), cases())
 def test_the_backward_pass_keeps_what_the_formula_says(architecture, changes):
     """Storages that autograd holds, counted once; masks, indices and norms' statistics are the 3 % not in it."""
     point = values(architecture, **changes)
-    (network, sequences), length, rows = built(point, "cpu"), point["model.sequence_length"], 4
-    weights = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
+    network, formula = built(point, "cpu")
+    assert kept_floats(network, point, formula) == pytest.approx(formula.kept_floats(point), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [("transformer", {"num_decoder_layers": 4}), ("gpt", {"num_kv_heads": 2}), ("bert", {})],
+)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_checkpointed_layers_keep_their_inputs_and_one_of_them_the_rest(architecture, changes, norm):
+    """What lives after a forward pass is what layers are given; the rest of one layer is what one layer more keeps."""
+    point = values(architecture, **changes, norm=norm, num_layers=3, dropout=0.1)
+    network, formula = built(point | {"model.gradient_checkpointing": True}, "cpu")
+    rows, length = 4, point["model.sequence_length"]
+    tokens = torch.full((rows, length), 5)
+    with Alive(own_storages(network)) as alive:
+        logits_BTV = network(*[tokens] * formula.sequences)
+    given = alive.floats() / (rows * length) - logits_BTV.shape[-1]
+
+    checkpointed = point | {"training.gradient_checkpointing": True}
+    last = "model.num_decoder_layers" if architecture == "transformer" else "model.num_layers"
+    fewer = {last: point[last] - 1}
+    kept_of_one = formula.kept_floats(point) - formula.kept_floats(point | fewer)
+    given_to_one = formula.kept_floats(checkpointed) - formula.kept_floats(checkpointed | fewer)
+    assert given + kept_of_one - given_to_one == pytest.approx(formula.kept_floats(checkpointed), rel=0.03)
+    assert formula.kept_floats(checkpointed) < 0.6 * formula.kept_floats(point)
+
+
+class Alive(TorchDispatchMode):
+    """What was made while this was on, beside those storages, and has not been freed."""
+
+    def __init__(self, beside):
+        super().__init__()
+        self.beside = beside
+        self.made: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                self.made[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
+        return made
+
+    def floats(self):
+        alive = [at for at, (storage, _) in self.made.items() if not storage.expired()]
+        return sum(self.made[at][1] for at in alive if at not in self.beside) / 4
+
+
+def kept_floats(network, point, formula):
+    """Of a token of each sequence, without its logits."""
+    length, rows = point["model.sequence_length"], 4
+    own = own_storages(network)
     kept: dict[int, torch.UntypedStorage] = {}
 
     def pack(saved: torch.Tensor) -> torch.Tensor:
         storage = saved.untyped_storage()
-        if storage.data_ptr() not in weights:
+        if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage
         return saved
 
     tokens = torch.full((rows, length), 5)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
-        logits_BTV = network(*[tokens] * sequences)
+        logits_BTV = network(*[tokens] * formula.sequences)
         F.cross_entropy(logits_BTV.flatten(0, 1), tokens.flatten())
-    floats = sum(storage.nbytes() for storage in kept.values()) / 4 / (rows * length) - VOCAB
-    assert floats == pytest.approx(architectures.find(architecture).cost.kept_floats(point), rel=0.03)
+    return sum(storage.nbytes() for storage in kept.values()) / 4 / (rows * length) - logits_BTV.shape[-1]
+
+
+def own_storages(network):
+    return {tensor.untyped_storage().data_ptr() for tensor in (*network.parameters(), *network.buffers())}
 
 
 GROWTH = """
