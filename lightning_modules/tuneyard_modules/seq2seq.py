@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tuneyard_modules.attention import Cache, MultiHeadAttention, attention
 from tuneyard_modules.recurrent import (
@@ -258,8 +259,8 @@ def additive_attention(
 
     Takes B * H * T * S * K numbers. `mask` is as in `dot_attention`.
     """
-    scores_BHTS = (query_BHTK[:, :, :, None] + key_BHSK[:, :, None]).tanh() @ score_K
-    return _attend(scores_BHTS, value_BHSK, mask)
+    scores_BHTS1 = F.linear((query_BHTK[:, :, :, None] + key_BHSK[:, :, None]).tanh(), score_K[None])
+    return _attend(scores_BHTS1.squeeze(-1), value_BHSK, mask)
 
 
 def _attend(scores_BHTS: Tensor, value_BHSK: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
