@@ -19,7 +19,7 @@ from tuneyard_modules.convolution import ConvolutionalLanguageModel, Convolution
 from tuneyard_modules.decoding import greedy
 from tuneyard_modules.recurrent import RecurrentConfig, RecurrentLanguageModel
 from tuneyard_modules.seq2seq import Seq2Seq, Seq2SeqConfig
-from tuneyard_pipelines import formulas_recurrent
+from tuneyard_pipelines import formulas
 from tuneyard_pipelines.formulas import VocabSizes
 
 torch.set_num_threads(1)
@@ -111,7 +111,7 @@ def test_parameters_are_those_of_the_built_model(config: Any) -> None:
     name = (config.cell if family == "cell" else family).upper()
     sizes = VocabSizes(config.vocab_size, getattr(config, "source_vocab_size", None))
     counted = sum(parameter.numel() for parameter in network.parameters())
-    assert getattr(formulas_recurrent, name).parameters(values, sizes) == counted
+    assert getattr(formulas, name).parameters(values, sizes) == counted
 
 
 @settings(max_examples=60, deadline=None)

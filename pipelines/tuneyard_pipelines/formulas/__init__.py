@@ -10,7 +10,24 @@ sides are taken to be equally long, and what a pair costs is shared among its 2 
 from __future__ import annotations
 
 from tuneyard_pipelines.formulas.baselines import CBOW, NGRAM, NPLM
+from tuneyard_pipelines.formulas.recurrent import CONV, GRU, LSTM, RNN, SEQ2SEQ
 from tuneyard_pipelines.formulas.shape import Formulas, Values, VocabSizes, with_mask
 from tuneyard_pipelines.formulas.transformers import BERT, GPT, TRANSFORMER
 
-__all__ = ["BERT", "CBOW", "GPT", "NGRAM", "NPLM", "TRANSFORMER", "Formulas", "Values", "VocabSizes", "with_mask"]
+__all__ = [
+    "BERT",
+    "CBOW",
+    "CONV",
+    "GPT",
+    "GRU",
+    "LSTM",
+    "NGRAM",
+    "NPLM",
+    "RNN",
+    "SEQ2SEQ",
+    "TRANSFORMER",
+    "Formulas",
+    "Values",
+    "VocabSizes",
+    "with_mask",
+]

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tuneyard_modules.convolution import ConvolutionalLanguageModel, ConvolutionConfig
 from tuneyard_modules.recurrent import RecurrentConfig, RecurrentLanguageModel
 from tuneyard_modules.seq2seq import Seq2Seq, Seq2SeqConfig
-from tuneyard_pipelines import formulas_recurrent
+from tuneyard_pipelines import formulas as every_formula
 from tuneyard_pipelines.formulas import VocabSizes
 
 VOCAB = 97
@@ -40,8 +40,8 @@ def values(**changes: Any) -> dict[str, Any]:
     return {f"model.{key}": value for key, value in (model | {"num_heads": 4} | changes).items()}
 
 
-def formulas(family: str) -> formulas_recurrent.Formulas:
-    of: formulas_recurrent.Formulas = getattr(formulas_recurrent, family.upper())
+def formulas(family: str) -> every_formula.Formulas:
+    of: every_formula.Formulas = getattr(every_formula, family.upper())
     return of
 
 
@@ -129,5 +129,5 @@ def test_parameters_by_hand() -> None:
 
 
 def test_formulas_need_no_torch() -> None:
-    code = "import sys, tuneyard_pipelines.formulas_recurrent; assert not {'torch', 'numpy'} & sys.modules.keys()"
+    code = "import sys, tuneyard_pipelines.formulas.recurrent; assert not {'torch', 'numpy'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,15 +1,14 @@
-"""What recurrent, convolutional and recurrent encoder-decoder models cost by closed formula.
+"""What recurrent, convolutional and recurrent encoder-decoder models cost.
 
-D model width, L layers, S sequence length, K kernel size, G gates of a cell, V target vocabulary. What a FLOP and a
-token are stands in `formulas.py`. What is kept was measured on a CPU; on a GPU, whose library keeps other things, it is
-untested.
+D model width, L layers, S sequence length, K kernel size, G gates of a cell, V target vocabulary. What is kept
+was measured on a CPU; on a GPU, whose library keeps other things, it is untested.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from tuneyard_pipelines.formulas import Formulas, Values, VocabSizes
+from tuneyard_pipelines.formulas.shape import Formulas, Values, VocabSizes
 
 _GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
