@@ -46,7 +46,8 @@ class Seq2SeqConfig:
     `d_model` is the width of embeddings, of the decoder's hidden states and of the encoder's two directions together;
     `num_layers` counts encoder and decoder each; `max_length` is the most tokens of a source and of a decoder's input;
     `num_heads` counts for multi_head only; `source_vocab_size` is None where sources and targets share one vocabulary
-    and its embedding. Raises ValueError for a shape that cannot be built.
+    and its embedding; `teacher_forcing` is the share of the steps of training that read the right token. Raises
+    ValueError for a shape that cannot be built.
     """
 
     vocab_size: int
@@ -61,6 +62,7 @@ class Seq2SeqConfig:
     tied_embeddings: bool = True
     pad_id: int = 0
     source_vocab_size: int | None = None
+    teacher_forcing: float = 1.0
 
     def __post_init__(self) -> None:
         source = () if self.source_vocab_size is None else ("source_vocab_size",)
@@ -68,6 +70,8 @@ class Seq2SeqConfig:
         check_activation(self.cell, self.activation)
         if self.d_model % 2:
             raise ValueError(f"d_model={self.d_model} is odd: the encoder's two directions share it, use an even width")
+        if not 0.0 <= self.teacher_forcing <= 1.0:
+            raise ValueError(f"teacher_forcing={self.teacher_forcing} must be a share, at least 0 and at most 1")
         if self.attention == "multi_head" and self.d_model % self.num_heads:
             raise ValueError(
                 f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}: change one of the two"
@@ -123,19 +127,17 @@ class Seq2Seq(nn.Module):
                 if linear.bias is not None:
                     nn.init.zeros_(linear.bias)
 
-    def forward(self, source_BS: Tensor, target_BT: Tensor, teacher_forcing: float = 1.0) -> Tensor:
+    def forward(self, source_BS: Tensor, target_BT: Tensor) -> Tensor:
         """Logits (BTV) of the token after each of `target_BT`, which begins with the start token.
 
         In training each token but the first is, with a probability of 1 - `teacher_forcing`, not the given one but what
         the model finds likeliest there (Bengio et al. 2015, scheduled sampling); drawn from torch's global generator. A
         first pass without gradients, which has a dropout of its own, finds these tokens out; none flow through them.
-        Raises ValueError for sequences longer than `max_length` and for what is no share.
+        Raises ValueError for sequences longer than `max_length`.
         """
-        if not 0.0 <= teacher_forcing <= 1.0:
-            raise ValueError(f"teacher_forcing={teacher_forcing} must be a share, at least 0 and at most 1")
         state = self.start(source_BS)
-        if self.training and teacher_forcing < 1.0:
-            target_BT = self._with_own(target_BT, state, teacher_forcing)
+        if self.training and self.config.teacher_forcing < 1.0:
+            target_BT = self._with_own(target_BT, state)
         logits_BTV, _, _ = self._read(target_BT, state)
         return logits_BTV
 
@@ -187,8 +189,8 @@ class Seq2Seq(nn.Module):
         return logits_BTV, state._replace(position=state.position + length, hidden=hidden), weights_BHTS
 
     @torch.no_grad()
-    def _with_own(self, target_BT: Tensor, state: Seq2SeqState, teacher_forcing: float) -> Tensor:
-        own_BT = torch.rand(target_BT.shape, device=target_BT.device) >= teacher_forcing
+    def _with_own(self, target_BT: Tensor, state: Seq2SeqState) -> Tensor:
+        own_BT = torch.rand(target_BT.shape, device=target_BT.device) >= self.config.teacher_forcing
         fed = [target_BT[:, 0]]
         for place in range(1, target_BT.shape[1]):
             logits_BV, state = self.step(fed[-1], state)

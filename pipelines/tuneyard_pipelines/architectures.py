@@ -97,32 +97,147 @@ SINUSOIDS_COME_IN_PAIRS = Rule(
     keys=("model.d_model", "model.positions"),
     holds=lambda point: point["model.positions"] != "sinusoidal" or point["model.d_model"] % 2 == 0,
 )
-CONTEXT = Rule(
+_ROTATIONS_TURN_PAIRS = Rule(
+    name="d_model / num_heads is even with rotary positions",
+    message="a rotation turns pairs of features of a head",
+    keys=("model.d_model", "model.num_heads", "model.positions"),
+    holds=lambda point: (
+        point["model.positions"] != "rotary" or point["model.d_model"] // point["model.num_heads"] % 2 == 0
+    ),
+)
+_GROUPS_ARE_EQUAL = Rule(
+    name="num_heads % num_kv_heads == 0",
+    message="each head of keys and values is shared by equally many heads of queries",
+    keys=("model.num_heads", "model.num_kv_heads"),
+    holds=lambda point: point["model.num_heads"] % point.get("model.num_kv_heads", 1) == 0,
+)
+_DIRECTIONS_SHARE_THE_WIDTH = Rule(
+    name="d_model % 2 == 0",
+    message="the encoder's two directions share the width",
+    keys=("model.d_model",),
+    holds=lambda point: point["model.d_model"] % 2 == 0,
+)
+_HEADS_ARE_OF_MULTI_HEAD = Rule(
+    name="num_heads == 1 but for attention: multi_head",
+    message="other attention has one head",
+    keys=("model.num_heads", "model.attention"),
+    holds=lambda point: point["model.num_heads"] == 1 or point["model.attention"] == "multi_head",
+)
+_A_CONTEXT = Rule(
     name="order >= 2",
     message="there is a token to predict from",
     keys=("model.order",),
     holds=lambda point: point["model.order"] >= 2,
 )
+_TANH_IS_OF_RNN = Rule(
+    name="activation: tanh but for cell: rnn",
+    message="the gates of lstm and gru have their own activations",
+    keys=("model.activation", "model.cell"),
+    holds=lambda point: point["model.activation"] == "tanh" or point["model.cell"] == "rnn",
+)
 
 _SIZES = ("model.d_model", "model.num_layers", "model.dropout")
-_ATTENTION = (*_SIZES, "model.num_heads", "model.d_ff", "model.positions")
+_ATTENTION = (
+    *_SIZES,
+    "model.num_heads",
+    "model.d_ff",
+    "model.norm",
+    "model.positions",
+    "model.activation",
+    "model.bias",
+    "model.without",
+)
+_ATTENTION_RULES = (HEADS_SHARE_THE_WIDTH, SINUSOIDS_COME_IN_PAIRS, _ROTATIONS_TURN_PAIRS)
+_FEED_FORWARD = {"model.activation": ("relu", "gelu", "swiglu")}
+_ELMAN = {"model.activation": ("tanh", "relu")}
+_RECURRENT = (*_SIZES, "model.tied_embeddings")
+
+
+def _attention_defaults(norm: str, positions: str, activation: str) -> dict[str, str | int | float]:
+    return {
+        "model.num_heads": 4,
+        "model.norm": norm,
+        "model.positions": positions,
+        "model.activation": activation,
+    }
+
 
 OURS: dict[str, Architecture] = {
     "transformer": Architecture(
         tasks=("translation",),
         network="tuneyard_pipelines.build:transformer",
         cost=formulas.TRANSFORMER,
-        keys=_ATTENTION,
-        rules=(HEADS_SHARE_THE_WIDTH, SINUSOIDS_COME_IN_PAIRS),
-        defaults={"model.num_heads": 4, "model.positions": "sinusoidal"},
+        keys=(*_ATTENTION, "model.num_decoder_layers"),
+        words=_FEED_FORWARD,
+        rules=_ATTENTION_RULES,
+        defaults=_attention_defaults("pre", "sinusoidal", "relu"),
     ),
     "gpt": Architecture(
         tasks=("language_modeling",),
         network="tuneyard_pipelines.build:gpt",
         cost=formulas.GPT,
+        keys=(*_ATTENTION, "model.num_kv_heads"),
+        words=_FEED_FORWARD,
+        rules=(*_ATTENTION_RULES, _GROUPS_ARE_EQUAL),
+        defaults=_attention_defaults("pre", "learned", "gelu"),
+    ),
+    "bert": Architecture(
+        tasks=("masked_lm",),
+        network="tuneyard_pipelines.build:bert",
+        cost=formulas.BERT,
         keys=_ATTENTION,
-        rules=(HEADS_SHARE_THE_WIDTH, SINUSOIDS_COME_IN_PAIRS),
-        defaults={"model.num_heads": 4, "model.positions": "learned"},
+        words=_FEED_FORWARD,
+        rules=_ATTENTION_RULES,
+        defaults=_attention_defaults("post", "learned", "gelu"),
+    ),
+    "seq2seq": Architecture(
+        tasks=("translation",),
+        network="tuneyard_pipelines.build:seq2seq",
+        cost=formulas.SEQ2SEQ,
+        keys=(
+            *_RECURRENT,
+            "model.cell",
+            "model.activation",
+            "model.attention",
+            "model.num_heads",
+            "model.teacher_forcing",
+        ),
+        words=_ELMAN,
+        rules=(_DIRECTIONS_SHARE_THE_WIDTH, HEADS_SHARE_THE_WIDTH, _HEADS_ARE_OF_MULTI_HEAD, _TANH_IS_OF_RNN),
+        defaults={"model.num_heads": 1, "model.activation": "tanh"},
+    ),
+    "rnn": Architecture(
+        tasks=("language_modeling",),
+        network="tuneyard_pipelines.build:recurrent",
+        cost=formulas.RNN,
+        keys=(*_RECURRENT, "model.activation"),
+        words=_ELMAN,
+        defaults={"model.activation": "tanh"},
+    ),
+    "lstm": Architecture(
+        tasks=("language_modeling",),
+        network="tuneyard_pipelines.build:recurrent",
+        cost=formulas.LSTM,
+        keys=_RECURRENT,
+    ),
+    "gru": Architecture(
+        tasks=("language_modeling",),
+        network="tuneyard_pipelines.build:recurrent",
+        cost=formulas.GRU,
+        keys=_RECURRENT,
+    ),
+    "conv": Architecture(
+        tasks=("language_modeling",),
+        network="tuneyard_pipelines.build:conv",
+        cost=formulas.CONV,
+        keys=(*_RECURRENT, "model.kernel_size"),
+    ),
+    "nplm": Architecture(
+        tasks=("language_modeling",),
+        network="tuneyard_pipelines.build:nplm",
+        cost=formulas.NPLM,
+        keys=("model.order", "model.d_model", "model.d_ff", "model.dropout"),
+        rules=(_A_CONTEXT,),
     ),
     "ngram": Architecture(
         tasks=("language_modeling",),
@@ -130,13 +245,6 @@ OURS: dict[str, Architecture] = {
         cost=formulas.NGRAM,
         keys=("model.order",),
         counts=True,
-    ),
-    "nplm": Architecture(
-        tasks=("language_modeling",),
-        network="tuneyard_pipelines.build:nplm",
-        cost=formulas.NPLM,
-        keys=("model.order", "model.d_model", "model.d_ff", "model.dropout"),
-        rules=(CONTEXT,),
     ),
     "cbow": Architecture(
         tasks=("masked_lm",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any, Literal, cast
 
 from torch import nn
 
@@ -14,7 +15,10 @@ from tuneyard_modules.baselines import (
     NGram,
     NGramConfig,
 )
-from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder, TransformerConfig
+from tuneyard_modules.convolution import ConvolutionalLanguageModel, ConvolutionConfig
+from tuneyard_modules.recurrent import Cell, RecurrentConfig, RecurrentLanguageModel
+from tuneyard_modules.seq2seq import Seq2Seq, Seq2SeqConfig
+from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, TransformerConfig
 from tuneyard_pipelines import architectures
 from tuneyard_pipelines.errors import InputError, first_line
 from tuneyard_pipelines.formulas import VocabSizes, with_mask
@@ -47,18 +51,49 @@ def gpt(model: Model, sizes: VocabSizes) -> DecoderOnly:
     return DecoderOnly(transformer_config(model, sizes))
 
 
+def bert(model: Model, sizes: VocabSizes) -> EncoderOnly:
+    return EncoderOnly(transformer_config(model, VocabSizes(with_mask(sizes))))
+
+
+def seq2seq(model: Model, sizes: VocabSizes) -> Seq2Seq:
+    return Seq2Seq(
+        Seq2SeqConfig(
+            vocab_size=sizes.target,
+            source_vocab_size=sizes.source,
+            cell=model.cell,
+            attention=model.attention,
+            activation=_elmans(model),
+            num_heads=_filled(model.num_heads),
+            teacher_forcing=model.teacher_forcing,
+            **_layers(model),
+        )
+    )
+
+
+def recurrent(model: Model, sizes: VocabSizes) -> RecurrentLanguageModel:
+    cell = cast("Cell", model.architecture)
+    return RecurrentLanguageModel(
+        RecurrentConfig(vocab_size=sizes.target, cell=cell, activation=_elmans(model), **_layers(model))
+    )
+
+
+def conv(model: Model, sizes: VocabSizes) -> ConvolutionalLanguageModel:
+    return ConvolutionalLanguageModel(
+        ConvolutionConfig(vocab_size=sizes.target, kernel_size=model.kernel_size, **_layers(model))
+    )
+
+
 def ngram(model: Model, sizes: VocabSizes) -> NGram:
     return NGram(NGramConfig(sizes.target, model.order, max_length=model.sequence_length))
 
 
 def nplm(model: Model, sizes: VocabSizes) -> NeuralNGram:
-    assert model.d_ff is not None, "a trial's point is complete"
     return NeuralNGram(
         NeuralNGramConfig(
             sizes.target,
             model.order,
             d_model=model.d_model,
-            d_ff=model.d_ff,
+            d_ff=_filled(model.d_ff),
             max_length=model.sequence_length,
             dropout=model.dropout,
         )
@@ -73,16 +108,41 @@ def cbow(model: Model, sizes: VocabSizes) -> ContinuousBagOfWords:
 
 def transformer_config(model: Model, sizes: VocabSizes) -> TransformerConfig:
     """What a network built of a transformer's parts takes; for architectures of packages, too."""
-    assert model.positions is not None, "a trial's point is complete"
-    assert model.num_heads is not None
+    assert model.activation != "tanh", "a word of recurrent networks"
     return TransformerConfig(
         vocab_size=sizes.target,
         source_vocab_size=sizes.source,
         d_model=model.d_model,
-        num_heads=model.num_heads,
+        num_heads=_filled(model.num_heads),
+        num_kv_heads=model.num_kv_heads,
         num_layers=model.num_layers,
+        num_decoder_layers=model.num_decoder_layers,
         max_length=model.sequence_length,
         d_ff=model.d_ff,
         dropout=model.dropout,
+        norm=model.norm,
         positions=model.positions,
+        activation=model.activation,
+        bias=model.bias,
+        without=model.without,
     )
+
+
+def _layers(model: Model) -> dict[str, Any]:
+    """What networks without attention layers have in common."""
+    return {
+        "d_model": model.d_model,
+        "num_layers": model.num_layers,
+        "max_length": model.sequence_length,
+        "dropout": model.dropout,
+        "tied_embeddings": model.tied_embeddings,
+    }
+
+
+def _elmans(model: Model) -> Literal["tanh", "relu"]:
+    return "relu" if model.activation == "relu" else "tanh"
+
+
+def _filled(value: int | None) -> int:
+    assert value is not None, "a trial's point is complete"
+    return value

@@ -129,7 +129,7 @@ TASKS: dict[str, Task] = {
             ("val/exact_match", "val/accuracy", "val/bleu", "val/chrf", "val/loss", "val/perplexity"),
         ),
         Task("language_modeling", "gpt", ("val/bits_per_byte", "val/accuracy", "val/loss", "val/perplexity")),
-        Task("masked_lm", "cbow", ("val/loss", "val/accuracy", "val/perplexity")),
+        Task("masked_lm", "bert", ("val/loss", "val/accuracy", "val/perplexity")),
     )
 }
 

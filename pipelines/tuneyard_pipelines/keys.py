@@ -66,20 +66,36 @@ Architecture = Annotated[str, AfterValidator(_architecture), OneOf(architectures
 
 
 class Model(Part):
-    """What is trained: transformer (Vaswani et al. 2017) or gpt (Radford et al. 2019), pre-norm, tied embeddings."""
+    """What is trained: a family of models, and the keys that it follows (the table in docs/models.md)."""
 
     architecture: Architecture | None = _key(
         None,
         "The family of models, one for all trials of a variant; left out, transformer for translation, gpt for "
-        "language_modeling, cbow for masked_lm. Installed packages add others.",
+        "language_modeling, bert for masked_lm. Installed packages add others.",
         examples=["transformer"],
     )
     d_model: Whole = _key(128, "Width of embeddings and layers; a multiple of num_heads.", "features", ge=1, le=16384)
     num_heads: Whole | None = _key(
-        None, "Attention heads of every layer; left out, 4.", "heads", ge=1, le=1024, examples=[4]
+        None,
+        "Attention heads of every layer; left out, 4, and 1 for seq2seq, where attention: multi_head has more.",
+        "heads",
+        ge=1,
+        le=1024,
+        examples=[4],
+    )
+    num_kv_heads: Whole | None = _key(
+        None,
+        "Of gpt: heads of keys and values, each shared by an equal number of num_heads queries; left out, num_heads.",
+        "heads",
+        ge=1,
+        le=1024,
+        examples=[2],
     )
     num_layers: Whole = _key(
-        2, "Layers; of a transformer, of the encoder and of the decoder: so many each.", "layers", ge=1, le=128
+        2, "Layers; of an encoder-decoder, of the encoder and of the decoder: so many each.", "layers", ge=1, le=128
+    )
+    num_decoder_layers: Whole | None = _key(
+        None, "Layers of transformer's decoder; left out, num_layers.", "layers", ge=1, le=128, examples=[2]
     )
     sequence_length: Whole = _key(
         64,
@@ -90,18 +106,53 @@ class Model(Part):
         le=65536,
     )
     d_ff: Whole | None = _key(
-        None, "Width inside the feed-forward part; left out, 4 * d_model.", "features", ge=1, le=65536, examples=[512]
+        None,
+        "Width inside the feed-forward part, and of nplm's hidden layer; left out, 4 * d_model.",
+        "features",
+        ge=1,
+        le=65536,
+        examples=[512],
     )
     dropout: float = _key(0.1, "Share of activations dropped in training.", "share", ge=0, lt=1)
+    norm: Literal["pre", "post"] | None = _key(
+        None,
+        "Layer norms before the sub-layers of attention models, or after them; left out, post for bert, pre otherwise.",
+        examples=["pre"],
+    )
+    positions: Literal["sinusoidal", "learned", "rotary"] | None = _key(
+        None,
+        "How a token's place is told to attention; left out, sinusoidal for transformer, learned for gpt and bert.",
+        examples=["sinusoidal"],
+    )
+    activation: Literal["tanh", "relu", "gelu", "swiglu"] | None = _key(
+        None,
+        "Of rnn tanh or relu, left out tanh; in the feed-forward part of attention models relu, gelu or swiglu, left "
+        "out relu for transformer, gelu for gpt and bert.",
+        examples=["relu"],
+    )
+    bias: bool = _key(True, "Whether the linear maps of attention and feed-forward add a bias.")
+    without: Literal["nothing", "positions", "residual", "norm", "feed_forward", "scaling"] = _key(
+        "nothing", "A part to take out of an attention model, to see what it is worth; scaling is that of scores."
+    )
+    tied_embeddings: bool = _key(
+        True, "Whether one matrix embeds tokens and gives the output, in models without attention layers."
+    )
+    cell: Literal["rnn", "lstm", "gru"] = _key("lstm", "Of seq2seq: what its encoder and decoder are made of.")
+    attention: Literal["none", "dot", "scaled_dot", "additive", "multi_head"] = _key(
+        "additive", "Of seq2seq: how the decoder looks at the source; none gives it one vector for all steps."
+    )
+    teacher_forcing: float = _key(
+        1.0,
+        "Of seq2seq: share of the steps of training that read the right token; others read the model's own.",
+        "share",
+        ge=0,
+        le=1,
+    )
+    kernel_size: Whole = _key(3, "Of conv: how many tokens a filter sees.", "tokens", ge=1, le=1024)
     order: Whole = _key(
         3, "Of n-grams: how many tokens long, the one that is predicted included.", "tokens", ge=1, le=16
     )
     window: Whole = _key(5, "Of cbow: how many tokens are seen on each side of a mask.", "tokens", ge=1, le=1024)
-    positions: Literal["sinusoidal", "learned"] | None = _key(
-        None,
-        "How a token's place is told; left out, sinusoidal for transformer, learned for gpt.",
-        examples=["sinusoidal"],
-    )
 
 
 class Training(Part):

@@ -139,7 +139,7 @@ class Translation:
         maps = attention_maps(network, torch.tensor(source), torch.tensor(target))
         sources, targets = spelled(source_side, source), spelled(target_side, target)
         sides = {"encoder": (sources, sources), "decoder": (targets, targets), "cross": (targets, sources)}
-        return [AttentionMap(kind, maps[kind], queries, keys) for kind, (queries, keys) in sides.items()]
+        return [AttentionMap(kind, weights, *sides[kind]) for kind, weights in maps.items()]
 
 
 class LanguageModeling:

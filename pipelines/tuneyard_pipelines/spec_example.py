@@ -25,6 +25,14 @@ _VALUES: dict[str, Any] = {
 }
 # Keys that exclude others of the example: they stand behind a comment sign.
 _INSTEAD = (
+    "model.num_kv_heads",
+    "model.cell",
+    "model.attention",
+    "model.teacher_forcing",
+    "model.tied_embeddings",
+    "model.kernel_size",
+    "model.order",
+    "model.window",
     "training.max_steps",
     "training.max_epochs",
     "data.columns",

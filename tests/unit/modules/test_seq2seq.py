@@ -304,11 +304,19 @@ def test_too_long_a_sequence_is_refused() -> None:
         network(_ids(1, 3), _ids(1, 13))
 
 
+def _taught(network: Seq2Seq, source: torch.Tensor, target: torch.Tensor, share: float) -> torch.Tensor:
+    config = network.config
+    network.config = dataclasses.replace(config, teacher_forcing=share)
+    logits = network(source, target)
+    network.config = config
+    return logits
+
+
 def _fed(network: Seq2Seq, source: torch.Tensor, target: torch.Tensor, share: float) -> torch.Tensor:
     """The tokens that the pass with gradients read."""
     read: list[torch.Tensor] = []
     hook = network.vocabulary.register_forward_hook(lambda _module, inputs, _out: read.append(inputs[0]))
-    network(source, target, teacher_forcing=share)
+    _taught(network, source, target, share=share)
     hook.remove()
     return read[-1]
 
@@ -323,8 +331,8 @@ def test_without_a_teacher_it_reads_its_own_tokens(attention: AttentionKind) -> 
     assert torch.equal(_fed(network, source, target, 0.0), target), "in evaluation the given ones are read"
     network.train()
     assert torch.equal(_fed(network, source, target, 0.0), expected)
-    assert_close(network(source, target, teacher_forcing=0.0), network(source, expected))
-    assert not torch.allclose(network(source, target, teacher_forcing=0.0), given)
+    assert_close(_taught(network, source, target, share=0.0), network(source, expected))
+    assert not torch.allclose(_taught(network, source, target, share=0.0), given)
     assert torch.equal(network(source, target), given)
 
 
@@ -354,7 +362,7 @@ def test_each_own_token_follows_from_what_was_read_before_it() -> None:
 def test_gradients_reach_everything_whatever_the_share() -> None:
     for attention in KINDS:
         network, source, target = _network(attention=attention).train(), _ragged(), _ids(3, 9)
-        network(source, target, teacher_forcing=0.3).square().sum().backward()
+        _taught(network, source, target, share=0.3).square().sum().backward()
         for name, parameter in network.named_parameters():
             assert parameter.grad is not None, name
             assert parameter.grad.isfinite().all()
@@ -363,7 +371,7 @@ def test_gradients_reach_everything_whatever_the_share() -> None:
 def test_what_is_no_share_is_refused() -> None:
     for share in (-0.1, 1.1, math.nan):
         with pytest.raises(ValueError, match="must be a share"):
-            _network()(_ids(1, 3), _ids(1, 3), teacher_forcing=share)
+            _network(teacher_forcing=share)
 
 
 def test_dropout_acts_in_training_only() -> None:
@@ -392,6 +400,6 @@ def test_it_trains_in_mixed_precision(attention: AttentionKind) -> None:
     for cell in ("rnn", "lstm", "gru"):
         network, target = _network(attention=attention, cell=cell).train(), _ids(3, 9)
         with torch.autocast("cpu", torch.bfloat16):
-            logits = network(_ragged(), target[:, :-1], teacher_forcing=0.5)
+            logits = _taught(network, _ragged(), target[:, :-1], share=0.5)
             F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten()).backward()
         assert all(parameter.grad is not None for parameter in network.parameters())

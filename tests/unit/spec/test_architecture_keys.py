@@ -30,7 +30,7 @@ def test_a_key_of_another_family_is_refused_with_those_that_follow_it() -> None:
     told = refused("model: {architecture: ngram, num_heads: 2}\n")
     assert "model.num_heads: goes with architecture: transformer" in told
     assert "only, not with ngram; take it out" in told
-    assert "model.order: goes with architecture: ngram or nplm only, not with gpt" in refused("model: {order: 4}\n")
+    assert "model.order: goes with architecture: nplm or ngram only, not with gpt" in refused("model: {order: 4}\n")
 
 
 def test_counting_follows_no_optimiser() -> None:
