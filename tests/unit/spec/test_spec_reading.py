@@ -92,7 +92,7 @@ def test_every_form_of_range(written, held):
         ("model.num_layers={uniform: [1, 3]}", "write one of [a, b, ..], {int: [a, b]}"),
         ("model.num_layers={choice: [1, 3]}", "write one of [a, b, ..], {int: [a, b]}"),
         ("model.num_layers={int: [1, 3], uniform: [1, 3]}", "not a form of range"),
-        ("model.positions=[learned, rotary]", 'choice 2: "rotary" is not one of sinusoidal, learned'),
+        ("model.positions=[learned, alibi]", 'choice 2: "alibi" is not one of sinusoidal, learned, rotary'),
         ("model.positions={int: [1, 2]}", "write one of [a, b, ..]"),
     ],
 )
