@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from tuneyard_modules.decoding import Stepper, WindowedStepper, greedy, sample
+from tuneyard_modules.decoding import Restarting, Stepper, WindowedStepper, greedy
 from tuneyard_pipelines import architectures
 from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.catalog import TASK_DATA
@@ -85,15 +85,14 @@ class TextModel:
 
 def continued(network: nn.Module, tokenizer: TextTokenizer, ids: Sequence[int], most: int) -> str:
     """How the model goes on with a text, always by the likeliest token, up to `most` tokens or the text's end."""
-    said = sample(
-        cast("WindowedStepper[Any]", network),
-        [BOS, *ids],
+    prompt_BT = torch.tensor([[BOS, *ids]], device=next(network.parameters()).device)
+    (said,) = greedy(
+        Restarting(cast("WindowedStepper[Any]", network)),
+        prompt_BT[:, :-1],
+        bos_id=prompt_BT[:, -1],
         eos_id=EOS,
-        max_new=most,
-        temperature=0.0,
-        generator=torch.Generator(),
+        max_length=most + 1,
         banned_ids=(PAD, BOS, UNK),
-        device=next(network.parameters()).device,
     )
     return tokenizer.continuation(said) if ids else tokenizer.decode(said)
 
