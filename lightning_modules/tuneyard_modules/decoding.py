@@ -427,4 +427,5 @@ def _log_probabilities(logits_NV: Tensor) -> Tensor:
 
 
 def _score(nats: float, length: int, length_penalty: float) -> float:
-    return nats / max(1, length) ** length_penalty
+    power: float = max(1, length) ** length_penalty
+    return nats / power

@@ -418,6 +418,14 @@ def test_seeds_differ_and_more_draws_begin_with_the_fewer() -> None:
     assert len({*first(seed=3, n_best=5), *first(seed=4, n_best=5)}) == 10
 
 
+def test_draws_of_one_text_follow_the_probabilities_together() -> None:
+    options = Decoding(temperature=1.0, n_best=2000, seed=5)
+    source = torch.full((2000, 1), 4)
+    network = _Dice({5: 0.0, 6: math.log(3)})
+    said = sample(network, source, options, bos_id=BOS, eos_id=EOS, max_length=2, generators=options.generators())
+    assert Counter(text.ids[0] for text in said)[6] / 2000 == pytest.approx(0.75, abs=0.03)
+
+
 def test_given_texts_are_scored_token_by_token() -> None:
     network, source = _network(0), torch.tensor([[5, 6, 7, 0], [3, 4, 8, 8], [3, 3, 0, 0]])
     references = [[5, 4, EOS], [], [7, 7, 3, 8, EOS]]
