@@ -22,10 +22,10 @@ from typing import Any, cast
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
 
-from tuneyard_modules.decoding import Stepper, WindowedStepper, greedy, sample
+from tuneyard_modules.decoding import Restarting, WindowedStepper, greedy
 from tuneyard_pipelines import architectures
+from tuneyard_pipelines.answers import Answer, Candidate, Continuer, Speaker, Translator, decoding_of, device
 from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.catalog import TASK_DATA
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, TextTokenizer
@@ -39,8 +39,6 @@ FORMAT = 1
 _FILES = [  # of a whole package: with one vocabulary, or with one for each side
     {MODEL, WEIGHTS, *map(tokenizer_file, columns)} for columns in ([""], TASK_DATA["translation"].columns)
 ]
-PREDICT_BATCH = 64
-CONTINUATION_TOKENS = 64
 
 
 @dataclass(frozen=True)
@@ -52,24 +50,45 @@ class TextModel:
     """By column: source and target, or text."""
     config: TrialConfig
 
-    def predict(self, texts: Sequence[str]) -> list[str]:
-        """What the model makes of each text, always by its likeliest token.
+    def predict(self, texts: Sequence[str], **settings: Any) -> list[str]:
+        """What the model makes of each text, by its likeliest tokens unless the settings say otherwise.
+
+        >>> model.predict(["3. März 2024"])
+        >>> model.predict(["3. März 2024"], beam=5, length_penalty=1.0)
+        >>> model.predict(["import "], temperature=0.8, top_p=0.95, seed=1, max_new_tokens=40)
+
+        The settings are those of `Decoding` (`tuneyard_modules.decoding`); of several candidates this is the first.
 
         Translation: texts past `sequence_length` tokens are cut off, as in training. Language modeling: the
         continuation alone, up to CONTINUATION_TOKENS tokens; of a text past `sequence_length` the end is read.
+        `decode` tells where that happened. Raises InputError for settings out of range or against each other, and for
+        a beam larger than the vocabulary.
         """
-        if self.config.task == "language_modeling":
-            tokenizer = self.tokenizers["text"]
-            return [continued(self.network, tokenizer, tokenizer.encode(text), CONTINUATION_TOKENS) for text in texts]
-        length = self.config.model.sequence_length
-        predictions: list[str] = []
-        for start in range(0, len(texts), PREDICT_BATCH):
-            ids = self.tokenizers["source"].encode_batch(list(texts[start : start + PREDICT_BATCH]))
-            sources = [torch.tensor([*row[: length - 1], EOS]) for row in ids]
-            source_BS = pad_sequence(sources, batch_first=True, padding_value=PAD)
-            rows = greedy(cast("Stepper[Any]", self.network), source_BS, bos_id=BOS, eos_id=EOS, max_length=length)
-            predictions += [self.tokenizers["target"].decode(row) for row in rows]
-        return predictions
+        return [answer.candidates[0].text for answer in self.decode(texts, **settings)]
+
+    def decode(self, texts: Sequence[str], *, steps: bool = False, **settings: Any) -> list[Answer]:
+        """What the model makes of each text, with all that there is to know of it; settings and errors as `predict`.
+
+        >>> (answer,) = model.decode(["3. März 2024"], beam=5, n_best=3, steps=True)
+        >>> [(candidate.text, candidate.score) for candidate in answer.candidates]
+        >>> answer.candidates[0].steps[0].likeliest  # five tokens with their probabilities
+        >>> answer.cut, answer.notes  # how many tokens of the text were not read, and what is amiss with it
+        """
+        return self._speaker().answers(texts, decoding_of(settings), steps=steps)
+
+    def score(self, texts: Sequence[str], references: Sequence[str]) -> list[Candidate]:
+        """How likely the model finds a given text: log-probabilities in nats, and each token with the likeliest ones.
+
+        >>> model.score(["3. März 2024"], ["2024-03-03"])[0].score
+
+        A reference is the translation, its end counted, or what goes on from the text, which need not end there. Raises
+        InputError for a reference longer than a translation can be, and unless there is one for each text.
+        """
+        return self._speaker().scores(texts, references)
+
+    def _speaker(self) -> Speaker:
+        kind = Continuer if self.config.task == "language_modeling" else Translator
+        return kind(self.network, self.tokenizers, self.config.model.sequence_length)
 
     def pieces(self, text: str, side: str | None = None) -> list[Piece]:
         """The tokens that the model reads of a text as its source, or has as its target; `side` names the column.
@@ -85,15 +104,14 @@ class TextModel:
 
 def continued(network: nn.Module, tokenizer: TextTokenizer, ids: Sequence[int], most: int) -> str:
     """How the model goes on with a text, always by the likeliest token, up to `most` tokens or the text's end."""
-    said = sample(
-        cast("WindowedStepper[Any]", network),
-        [BOS, *ids],
+    prompt_BT = torch.tensor([[BOS, *ids]], device=device(network))
+    (said,) = greedy(
+        Restarting(cast("WindowedStepper[Any]", network)),
+        prompt_BT[:, :-1],
+        bos_id=prompt_BT[:, -1],
         eos_id=EOS,
-        max_new=most,
-        temperature=0.0,
-        generator=torch.Generator(),
+        max_length=most + 1,
         banned_ids=(PAD, BOS, UNK),
-        device=next(network.parameters()).device,
     )
     return tokenizer.continuation(said) if ids else tokenizer.decode(said)
 

@@ -30,6 +30,8 @@ from tuneyard_pipelines.report import TRAINING
 from tuneyard_pipelines.spec import SweepSpec, load
 
 if TYPE_CHECKING:
+    from tuneyard_pipelines.answers import Answer as Answer
+    from tuneyard_pipelines.answers import Step as Step
     from tuneyard_pipelines.data.cache import Collected
     from tuneyard_pipelines.data.examples import Finding
     from tuneyard_pipelines.data.look import Look

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tuneyard import settings
-from tuneyard.cli.output import Json, Mlflow, table, visible, when
+from tuneyard.cli.output import Json, Mlflow, table, table_width, visible, when
 from tuneyard_pipelines.errors import InputError
+
+if TYPE_CHECKING:
+    from tuneyard.local import Answer, Step
 
 app = typer.Typer(help="List, look at and use registered models.", no_args_is_help=True, rich_markup_mode=None)
 Registered = Annotated[str, typer.Argument(metavar="MODEL", help="NAME (its candidate), NAME@ALIAS or NAME/VERSION.")]
@@ -22,6 +26,9 @@ AnyModel = Annotated[
     ),
 ]
 
+
+COLUMNS = 80
+LONGEST_TOKEN = 16
 
 inspect = typer.Typer(help="Look into a model.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(inspect, name="inspect")
@@ -86,23 +93,68 @@ def predict(
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="Without texts: lines of stdin.")
     ] = None,
+    beam: Annotated[int | None, typer.Option(metavar="N", help="Search with N texts at a time; 1 is greedy.")] = None,
+    n_best: Annotated[
+        int | None, typer.Option("--n-best", metavar="N", help="Show N candidates: the best of the beam, or N draws.")
+    ] = None,
+    length_penalty: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="A score is log-probability / length ** X, 1 if not given; more favors long."),
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(metavar="X", help="Draw tokens by chance; below 1 the likely ones more often.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(metavar="K", help="Draw only from the K likeliest tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(metavar="P", help="Draw only from the likeliest that together reach P.")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(metavar="P", help="Draw only what is at least P times as likely as the likeliest.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Of the draws; the same one repeats them.")] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="The most tokens to write: else 64, or all of a translation.")
+    ] = None,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Show each token with its probability, and the five likeliest there.")
+    ] = False,
     mlflow: Mlflow = None,
     as_json: Json = False,
 ) -> None:
-    """What the model makes of each text, one line each: a line end in it is shown as \\n; --json is exact."""
+    """What the model makes of each text, one line each: a line end in it is shown as \\n; --json is exact.
+
+    It takes the likeliest token each time, unless --beam or --temperature is given.
+    """
     given = [_whole(text, "model predict") for text in texts] if texts else _stdin()
     from tuneyard.local import load_model
 
-    predictions = load_model(model, mlflow=mlflow).predict(given)
+    asked = {
+        "beam": beam,
+        "n_best": n_best,
+        "length_penalty": length_penalty,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "seed": seed,
+        "max_new_tokens": max_new_tokens,
+    }
+    how = {name: value for name, value in asked.items() if value is not None}
+    answers = load_model(model, mlflow=mlflow).decode(given, steps=steps, **how)
+    _warn(answers)
     if as_json:
-        print(
-            json.dumps(
-                [{"text": a, "prediction": b} for a, b in zip(given, predictions, strict=True)], ensure_ascii=False
-            )
-        )
+        print(json.dumps([_exact(answer, steps=steps) for answer in answers], ensure_ascii=False))
+    elif steps or n_best is not None:
+        for number, answer in enumerate(answers):
+            print(("\n" if number else "") + _one_line(answer.text))
+            for place, candidate in enumerate(answer.candidates, start=1):
+                print(f"{place:>3}  {candidate.score:>8.3f}  {_one_line(candidate.text)}".rstrip())
+                if steps:
+                    _show_steps(candidate.steps)
     else:
-        for text, prediction in zip(given, predictions, strict=True):
-            print(f"{_one_line(text)}\t{_one_line(prediction)}" if texts else _one_line(prediction))
+        for answer in answers:
+            said = _one_line(answer.candidates[0].text)
+            print(f"{_one_line(answer.text)}\t{said}" if texts else said)
 
 
 @inspect.callback()
@@ -131,6 +183,66 @@ def tokens(
         return
     rows = [(visible(p.text), str(p.id), p.utf8.hex(" "), "yes" if p.unknown else "") for p in pieces]
     table(("piece", "id", "bytes", "unknown"), rows)
+
+
+def _warn(answers: Sequence[Answer]) -> None:
+    """On stderr, what is amiss with the texts: the first of each kind, and how many there are."""
+    found: dict[str, list[int]] = {}
+    for number, answer in enumerate(answers, start=1):
+        for note in answer.notes:
+            found.setdefault(note, []).append(number)
+    for note, numbers in found.items():
+        more = f" (and {len(numbers) - 1} more)" if len(numbers) > 1 else ""
+        print(f"warning: text {numbers[0]}{more}: {note}", file=sys.stderr)
+
+
+def _exact(answer: Answer, *, steps: bool) -> dict[str, object]:
+    candidates = [
+        {
+            "text": candidate.text,
+            "score": candidate.score,
+            **({"steps": [step.to_dict() for step in candidate.steps]} if steps else {}),
+        }
+        for candidate in answer.candidates
+    ]
+    return {
+        "text": answer.text,
+        "prediction": answer.candidates[0].text,
+        "candidates": candidates,
+        "cut": answer.cut,
+    }
+
+
+def _show_steps(steps: Sequence[Step]) -> None:
+    """A line a token; long tokens are cut to what a terminal has room for."""
+    head = ("step", "token", "p", "likeliest", *[""] * (max((len(step.likeliest) for step in steps), default=1) - 1))
+    rows: list[list[str]] = []
+    for longest in range(LONGEST_TOKEN, 1, -1):
+        rows = [
+            [
+                str(number),
+                _cut(step.taken.text, longest),
+                _percent(step.taken.probability),
+                *(f"{_cut(token.text, longest)} {_percent(token.probability)}" for token in step.likeliest),
+            ]
+            for number, step in enumerate(steps, start=1)
+        ]
+        if table_width(head, rows) <= COLUMNS:
+            break
+    table(head, rows)
+
+
+def _cut(text: str, longest: int) -> str:
+    """The text as it is shown, cut to so many columns."""
+    shown, kept = visible(text), len(text)
+    while table_width([shown], []) > longest:
+        kept -= 1
+        shown = f"{visible(text[:kept])}…"
+    return shown
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}%" if share >= 0.0995 else f"{100 * share:.1f}%"
 
 
 def _one_line(text: str) -> str:

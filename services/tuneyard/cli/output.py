@@ -75,10 +75,15 @@ def reporting() -> Iterator[Callable[[str, float], None]]:
 def table(head: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
     """Columns padded to their widest cell; plain text, so that it can be piped."""
     lines = [head, *rows] if head else list(rows)
-    widths = [max(_width(line[column]) for line in lines) for column in range(len(lines[0]))]
+    widths = _widths(lines)
     for line in lines:
         padded = (cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True))
         print("  ".join(padded).rstrip())
+
+
+def table_width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """The columns of a terminal that `table` takes."""
+    return sum(_widths([head, *rows])) + 2 * (len(head) - 1)
 
 
 def visible(text: str) -> str:
@@ -100,6 +105,10 @@ def _isolated(text: str) -> str:
 
 def _escaped(letter: str) -> str:
     return letter.encode("unicode_escape").decode()
+
+
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(_width(line[column]) for line in lines) for column in range(len(lines[0]))]
 
 
 def _width(text: str) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import pickletools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -155,6 +157,133 @@ def test_predictions_do_not_depend_on_the_company(model: TextModel) -> None:
     assert model.predict(many) == model.predict(TEXTS) * 30
     assert [model.predict([text])[0] for text in TEXTS] == model.predict(TEXTS)
     assert model.predict([]) == []
+
+
+def spread(model: TextModel, seed: int = 1) -> TextModel:
+    """Large weights, unlike those training starts with, so that what is said depends on the text."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.network.parameters():
+            parameter.normal_(std=0.4)
+    model.network.double()
+    return model
+
+
+WAYS: list[dict[str, Any]] = [
+    {"beam": 4, "n_best": 3},
+    {"beam": 3, "n_best": 3, "length_penalty": 0.0, "max_new_tokens": 5},
+    {"temperature": 1.5, "n_best": 3, "seed": 7},
+    {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "min_p": 0.02},
+    {},
+]
+
+
+@pytest.mark.parametrize("how", WAYS, ids=str)
+@pytest.mark.parametrize("task", ["translation", "language_modeling"])
+def test_an_answer_is_the_same_alone_and_its_scores_are_those_of_its_steps(task: str, how: dict[str, Any]) -> None:
+    model = spread(made(task, type="char"))
+    texts = ["12 мая", "清华", "", "大学12", "清华大学 12 мая 清华大学 12 мая", "12 мая"]
+    answers = model.decode(texts, steps=True, **how)
+    assert model.predict(texts, **how) == [answer.candidates[0].text for answer in answers]
+    assert [one.text for one in answers[0].candidates] == [one.text for one in answers[-1].candidates]
+    penalty, most = how.get("length_penalty", 1.0), how.get("max_new_tokens", 64 if task != "translation" else 15)
+    for text, answer in zip(texts, answers, strict=True):
+        (alone,) = model.decode([text], steps=True, **how)
+        assert [one.text for one in alone.candidates] == [one.text for one in answer.candidates]
+        assert len(answer.candidates) == how.get("n_best", 1)
+        if "temperature" not in how:
+            scores = [one.score for one in answer.candidates]
+            assert scores == sorted(scores, reverse=True)
+        for one in answer.candidates:
+            assert len(one.steps) <= most
+            nats = sum(math.log(step.taken.probability) for step in one.steps)
+            assert one.score == pytest.approx(nats / len(one.steps) ** penalty)
+            said = "".join(step.taken.text for step in one.steps if step.taken.id > 3)
+            assert one.text == said
+            for step in one.steps:
+                assert len(step.likeliest) == 5
+                chances = [token.probability for token in step.likeliest]
+                assert chances == sorted(chances, reverse=True)
+                assert sum(chances) <= 1 + 1e-9
+                assert step.taken in step.likeliest or step.taken.probability <= chances[-1]
+    assert {one.steps for answer in model.decode(texts, **how) for one in answer.candidates} == {()}
+
+
+def test_a_longer_translation_than_the_model_writes_is_not_asked_of_it() -> None:
+    model = spread(made(type="char"))
+    assert model.predict(["12 мая"], max_new_tokens=10**9) == model.predict(["12 мая"])
+    assert len(model.predict(["12 мая"], max_new_tokens=3)[0]) <= 3
+
+
+def test_what_a_model_says_by_itself_it_finds_as_likely_when_it_is_given() -> None:
+    model = spread(made(type="char"))
+    (answer,) = model.decode(["12 мая"], beam=4, n_best=4, length_penalty=0.0)
+    for one in answer.candidates:
+        if len(one.text) < 15 and model.tokenizers["target"].encode(one.text):
+            (scored,) = model.score(["12 мая"], [one.text])
+            assert (scored.text, scored.score) == (one.text, pytest.approx(one.score))
+    with pytest.raises(
+        InputError, match="reference 'may may may may may': its 20 tokens, the end counted, are more than"
+    ):
+        model.score(["12 мая"], ["may may may may may"])
+    with pytest.raises(InputError, match="references: 1 for 2 texts; give one for each"):
+        model.score(["12 мая", "12"], ["may"])
+
+
+@pytest.mark.parametrize("kind", ["char", "word", "bpe", "unigram"])
+def test_a_given_continuation_is_scored_after_its_text(kind: str) -> None:
+    model = spread(made("language_modeling", type=kind))
+    tokenizer, text, given = model.tokenizers["text"], "清华 12", "大学 мая"
+    whole = tokenizer.encode(text + given)[:15]
+    logits = model.network(torch.tensor([[1, *whole[:-1]]]))[0].log_softmax(-1).detach()
+    first, second = model.score([text, ""], [given, text + given])
+    assert [step.taken.id for step in second.steps][:15] == whole
+    nats = [float(logits[place, token]) for place, token in enumerate(whole)]
+    assert [math.log(step.taken.probability) for step in second.steps[:15]] == pytest.approx(nats)
+    kept = len(second.steps) - len(first.steps)
+    assert 0 < kept <= len(tokenizer.encode(text))
+    if len(second.steps) <= 15:
+        assert first.score == pytest.approx(sum(nats[kept:]))
+    assert "".join(step.taken.text for step in first.steps if step.taken.id > 3) in text + given
+
+
+def test_what_is_amiss_with_a_text_is_said() -> None:
+    translates, goes_on = made(type="char"), made("language_modeling", type="char")
+    texts = ["12", "", "xyz", "1" * 15, "1" * 16, "x" * 40]
+    assert [(answer.cut, answer.notes) for answer in translates.decode(texts)] == [
+        (0, ()),
+        (0, ("it is empty: there is nothing to translate",)),
+        (0, ("none of its 3 tokens is known to the model: what it says has nothing to do with it",)),
+        (0, ()),
+        (1, ("it was cut off after 15 tokens, the most that the model reads",)),
+        (
+            25,
+            (
+                "it was cut off after 15 tokens, the most that the model reads",
+                "none of its 40 tokens is known to the model: what it says has nothing to do with it",
+            ),
+        ),
+    ]
+    assert [(answer.cut, answer.notes) for answer in goes_on.decode(["", "1" * 16, "1" * 20])] == [
+        (0, ()),
+        (0, ()),
+        (4, ("only its last 16 tokens were read, the most that the model reads",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("how", "rule"),
+    [
+        ({"beam": 2, "temperature": 0.5}, r"beam=2 and temperature=0\.5 exclude each other"),
+        ({"beam": 5000}, "beam=5000 is larger than the vocabulary: it has 14 tokens; give at most that many"),
+        ({"beams": 5}, "beams: no setting of decoding; there are beam, n_best, length_penalty"),
+        ({"beam": "5"}, "beam='5' must be a whole number"),
+        ({"n_best": 2}, "n_best=2 is more than beam=1"),
+    ],
+)
+def test_settings_that_cannot_be_are_the_users_fault(how: dict[str, Any], rule: str) -> None:
+    with pytest.raises(InputError, match=rule):
+        made(type="char").predict(["12"], **how)
 
 
 def test_g8_no_file_is_a_pickle(packed: Path) -> None:

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tuneyard_linear_attention import ARCHITECTURE
 from tuneyard_linear_attention.network import LinearAttentionModel, build, linear_attention
-from tuneyard_modules.decoding import sample
+from tuneyard_modules.decoding import Restarting, greedy
 from tuneyard_modules.inspection import Attentive
 from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.spec import Model
@@ -109,8 +109,8 @@ def test_the_first_guess_is_uniform_and_a_batch_can_be_learned() -> None:
 
 def test_it_goes_on_with_a_text_past_its_window_and_has_no_attention_to_show() -> None:
     model = network()
-    said = sample(model, [1, 5, 6], eos_id=2, max_new=30, temperature=1.0, generator=torch.Generator(), banned_ids=(2,))
-    assert len(said) == 30
+    said = greedy(Restarting(model), torch.tensor([[1, 5]]), bos_id=6, eos_id=2, max_length=31, banned_ids=(2,))
+    assert len(said[0]) == 30
     assert not isinstance(model, Attentive)
 
 

@@ -9,18 +9,23 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from driven_sweep import DrivenSweep
 from torch import nn
 
 from tuneyard import local, registry
+from tuneyard.cli import model as model_cli
 from tuneyard.cli import output
 from tuneyard_pipelines import package, tracking
+from tuneyard_pipelines.answers import Answer, Candidate, Step, Token
+from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.catalog import TASK_DATA
 from tuneyard_pipelines.data import TextTokenizer
 from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.journal import WinnerScored
 from tuneyard_pipelines.package import TextModel
-from tuneyard_pipelines.spec import Tokenizer
+from tuneyard_pipelines.spec import Tokenizer, parse
 
 Cli = Callable[..., SimpleNamespace]
 
@@ -119,8 +124,8 @@ def test_only_an_sqlite_file_can_be_missing(uri: str, there: bool) -> None:
 
 
 class Upper:
-    def predict(self, texts: list[str]) -> list[str]:
-        return [text.upper() for text in texts]
+    def decode(self, texts: list[str], *, steps: bool) -> list[Answer]:
+        return [Answer(text, (Candidate(text.upper(), -0.5),), 0, ()) for text in texts]
 
 
 @pytest.fixture
@@ -141,7 +146,8 @@ def test_predictions_of_stdin_are_a_line_each_and_of_texts_beside_them(cli: Cli,
     assert cli("model", "predict", "dates", "à", "b").out == "à\tÀ\nb\tB\n"
     answer = cli("model", "predict", "dates", "--json", stdin="à\n").out
     assert "À" in answer
-    assert json.loads(answer) == [{"text": "à", "prediction": "À"}]
+    candidates = [{"text": "À", "score": -0.5}]
+    assert json.loads(answer) == [{"text": "à", "prediction": "À", "candidates": candidates, "cut": 0}]
     assert upper == ["dates@champion", "dates", "dates"]
 
 
@@ -243,6 +249,124 @@ def test_bytes_that_are_no_character_by_themselves(cli: Cli, cutting: Callable[.
 def test_only_line_ends_part_the_lines_of_stdin(cli: Cli, upper: list[str]) -> None:
     assert cli("model", "predict", "dates", stdin="a\u2028b\x0cc\nd").out == "A\u2028B\x0cC\nD\n"
     assert cli("model", "predict", "dates", stdin="").out == ""
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TextModel]:
+    """Puts an untrained model with characters for tokens in every place."""
+
+    def put(task: str = "translation") -> TextModel:
+        written = {
+            "name": "a",
+            "task": task,
+            "data": {"source": {"translation": "builtin/dates", "language_modeling": "builtin/stdlib"}[task]},
+            "model": {"d_model": 16, "num_heads": 2, "num_layers": 1, "sequence_length": 16},
+            "training": {"max_steps": 1},
+            "search": {"trials": 1},
+        }
+        config = parse(json.dumps(written), file="spec.yaml").at({})
+        tokenizer = TextTokenizer.train(["12 мая 清华大学 \n"], Tokenizer(type="char"))
+        torch.manual_seed(1)
+        network = build_network(config, VocabSizes(tokenizer.vocab_size)).eval()
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.normal_(std=0.3)
+        model = TextModel(network, dict.fromkeys(TASK_DATA[task].columns, tokenizer), config)
+        monkeypatch.setattr(local, "load_model", lambda name, *, mlflow=None: model)
+        return model
+
+    return put
+
+
+def test_candidates_stand_under_their_text_best_first(cli: Cli, reading: Callable[..., TextModel]) -> None:
+    answers = reading().decode(["12 мая", "大"], beam=4, n_best=3)
+    done = cli("model", "predict", "dates", "12 мая", "大", "--beam", "4", "--n-best", "3")
+    expected = [
+        "\n".join(
+            [
+                answer.text,
+                *(
+                    f"  {place}  {one.score:>8.3f}  {one.text.replace(chr(10), chr(92) + 'n')}".rstrip()
+                    for place, one in enumerate(answer.candidates, 1)
+                ),
+            ]
+        )
+        for answer in answers
+    ]
+    assert (done.out, done.err) == ("\n\n".join(expected) + "\n", "")
+    told = json.loads(cli("model", "predict", "dates", "12 мая", "--beam", "4", "--n-best", "3", "--json").out)
+    assert [(one["text"], one["score"]) for one in told[0]["candidates"]] == [
+        (one.text, pytest.approx(one.score)) for one in answers[0].candidates
+    ]
+    assert told[0]["prediction"] == answers[0].candidates[0].text
+
+
+@pytest.mark.parametrize("task", ["translation", "language_modeling"])
+def test_steps_fit_a_terminal_and_are_exact_in_json(cli: Cli, reading: Callable[..., TextModel], task: str) -> None:
+    (answer,) = reading(task).decode(["12 мая"], steps=True, max_new_tokens=6, temperature=1.0, seed=3)
+    asked = ("12 мая", "--steps", "--max-new-tokens", "6", "--temperature", "1", "--seed", "3")
+    lines = cli("model", "predict", "dates", *asked).out.splitlines()
+    assert lines[0] == "12 мая"
+    assert lines[1].split()[:2] == ["1", f"{answer.candidates[0].score:.3f}"]
+    assert lines[2].split() == ["step", "token", "p", "likeliest"]
+    for number, (line, step) in enumerate(zip(lines[3:], answer.candidates[0].steps, strict=True), start=1):
+        shown = [f"{output.visible(token.text)} {model_cli._percent(token.probability)}" for token in step.likeliest]
+        taken = [output.visible(step.taken.text), model_cli._percent(step.taken.probability)]
+        assert line.split() == [str(number), *taken, *" ".join(shown).split()]
+    (told,) = json.loads(cli("model", "predict", "dates", *asked, "--json").out)
+    assert [step["token"] for step in told["candidates"][0]["steps"]] == [
+        step.taken.text for step in answer.candidates[0].steps
+    ]
+    assert told["candidates"][0]["steps"][0]["likeliest"][0].keys() == {"token", "id", "probability"}
+
+
+def test_no_token_is_too_long_for_the_table_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("Donaudampfschifffahrtsgesellschaft", "清华大学清华大学", "ab", "\u202e\n" * 20):
+        token = Token(text, 7, 0.123456)
+        model_cli._show_steps([Step(token, (token,) * 5)] * 3)
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 4
+        assert max(map(output._width, lines)) <= 80
+        assert ("…" in lines[1]) == (text != "ab")
+    assert [model_cli._percent(share) for share in (1.0, 0.995, 0.0995, 0.0994, 0.0004, 0.0)] == [
+        "100%",
+        "100%",
+        "10%",
+        "9.9%",
+        "0.0%",
+        "0.0%",
+    ]
+
+
+def test_what_is_amiss_with_texts_is_told_beside_the_answers(cli: Cli, reading: Callable[..., TextModel]) -> None:
+    reading()
+    done = cli("model", "predict", "dates", "--json", stdin="12\n\nxyz\n\n" + "1" * 20 + "\n")
+    assert done.err.splitlines() == [
+        "warning: text 2 (and 1 more): it is empty: there is nothing to translate",
+        "warning: text 3: none of its 3 tokens is known to the model: what it says has nothing to do with it",
+        "warning: text 5: it was cut off after 15 tokens, the most that the model reads",
+    ]
+    assert [told["cut"] for told in json.loads(done.out)] == [0, 0, 0, 0, 5]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--beam", "99"), "beam=99 is larger than the vocabulary: it has "),
+        (("--beam", "5", "--temperature", "0.8"), "beam=5 and temperature=0.8 exclude each other: "),
+        (("--n-best", "3"), "n_best=3 is more than beam=1: raise beam, or draw with a temperature above 0"),
+        (("--top-p", "0.9"), "top_p=0.9 only matters to draws"),
+        (("--temperature", "nan"), "temperature=nan must be a finite number"),
+    ],
+)
+def test_options_that_cannot_be_are_answered(
+    cli: Cli, reading: Callable[..., TextModel], words: tuple[str, ...], said: str
+) -> None:
+    reading()
+    done = cli("model", "predict", "dates", "12", *words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: {said}")
+    assert done.err.count("\n") == 1
 
 
 @pytest.fixture
