@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -13,7 +13,6 @@ from torch.testing import assert_close
 from tuneyard_modules.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, TransformerConfig
 
 V, LONGEST = 13, 7
-few = settings(max_examples=25)  # each builds and runs up to three networks
 OPTIONS = {
     "norm": st.sampled_from(["pre", "post"]),
     "positions": st.sampled_from(["sinusoidal", "learned", "rotary"]),
@@ -21,22 +20,31 @@ OPTIONS = {
     "bias": st.booleans(),
     "without": st.sampled_from(["nothing", "positions", "residual", "norm", "feed_forward", "scaling"]),
 }
-GROUPS = st.sampled_from([None, 2, 1])
-DECODER_LAYERS = st.sampled_from([None, 1])
+# Each example builds and runs up to three networks; options are as readable when they are not made simpler.
+few = settings(max_examples=20, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
 
-def built(kind: type[Any], seed: int, **options: Any) -> Any:
+def configs(**own: st.SearchStrategy[Any]) -> st.SearchStrategy[TransformerConfig]:
+    sizes = {"vocab_size": V, "d_model": 16, "num_heads": 4, "num_layers": 2, "max_length": LONGEST + 3}
+    return st.builds(lambda **options: TransformerConfig(**sizes, **options), **(OPTIONS | own))
+
+
+TRANSLATORS = configs(num_decoder_layers=st.sampled_from([None, 1]))
+READERS = configs(num_kv_heads=st.sampled_from([None, 2, 1]))
+GUESSERS = configs()
+
+
+def built(*configs: TransformerConfig) -> list[Any]:
     """In double precision, so that what differs by rounding and what differs can be told apart."""
-    torch.manual_seed(seed)
-    network = kind(TransformerConfig(V, d_model=16, num_heads=4, num_layers=2, max_length=LONGEST + 3, **options))
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.normal_(std=0.3)
-    return network.double().eval()
-
-
-def networks(kind: type[Any], **own: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.builds(lambda **options: built(kind, **options), seed=st.integers(0, 99), **(OPTIONS | own))
+    networks = []
+    for kind, config in zip((EncoderDecoder, DecoderOnly, EncoderOnly), configs, strict=False):
+        torch.manual_seed(0)
+        network = kind(config).double().eval()
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.normal_(std=0.3)
+        networks.append(network)
+    return networks
 
 
 @st.composite
@@ -47,9 +55,6 @@ def texts(draw: st.DrawFn, rows: int | None = None) -> torch.Tensor:
     return torch.tensor([row + [0] * (max(lengths) - len(row)) for row in ids])
 
 
-TRANSLATORS = networks(EncoderDecoder, num_decoder_layers=DECODER_LAYERS)
-READERS = networks(DecoderOnly, num_kv_heads=GROUPS)
-GUESSERS = networks(EncoderOnly)
 PAIRS = st.integers(1, 3).flatmap(lambda rows: st.tuples(texts(rows), texts(rows)))
 
 
@@ -66,7 +71,7 @@ def no_later(length: int) -> torch.Tensor:
 @few
 @given(TRANSLATORS, READERS, GUESSERS, PAIRS)
 def test_weights_are_shares_of_the_keys_that_may_be_seen(translator, reader, guesser, pair):
-    source, target = pair
+    (translator, reader, guesser), (source, target) = built(translator, reader, guesser), pair
     seen = (source != 0)[:, None, None]
     by_kind = translator.attention_weights(source, target)
     for kind, allowed in (("encoder", seen), ("decoder", no_later(target.shape[1])), ("cross", seen)):
@@ -81,7 +86,7 @@ def test_weights_are_shares_of_the_keys_that_may_be_seen(translator, reader, gue
 @few
 @given(TRANSLATORS, READERS, GUESSERS, PAIRS)
 def test_the_same_is_said_whether_weights_are_asked_for_or_not(translator, reader, guesser, pair):
-    source, target = pair
+    (translator, reader, guesser), (source, target) = built(translator, reader, guesser), pair
     state, _ = translator._encode(source, need_weights=True)
     assert_close(translator._read(target, state, need_weights=True)[0], translator(source, target))
     assert_close(reader._read(target, None, need_weights=True)[0], reader._read(target, None)[0])
@@ -100,7 +105,7 @@ def gradient_of_step(network: Any, t: int, *ids: torch.Tensor) -> torch.Tensor:
 @few
 @given(TRANSLATORS, READERS, PAIRS, st.data())
 def test_no_step_hears_of_a_later_one(translator, reader, pair, data):
-    source, target = pair
+    (translator, reader), (source, target) = built(translator, reader), pair
     t = data.draw(st.integers(0, target.shape[1] - 1))
     for gradient_T in (gradient_of_step(translator, t, source, target), gradient_of_step(reader, t, target)):
         assert not gradient_T[t + 1 :].any()
@@ -110,7 +115,7 @@ def test_no_step_hears_of_a_later_one(translator, reader, pair, data):
 @few
 @given(TRANSLATORS, READERS, GUESSERS, PAIRS, st.integers(1, 3))
 def test_padding_changes_nothing(translator, reader, guesser, pair, more):
-    source, target = pair
+    (translator, reader, guesser), (source, target) = built(translator, reader, guesser), pair
     length = target.shape[1]
     padded = [F.pad(ids, (0, more)) for ids in pair]
     assert_close(translator(*padded)[:, :length], translator(source, target))
@@ -121,6 +126,7 @@ def test_padding_changes_nothing(translator, reader, guesser, pair, more):
 @few
 @given(TRANSLATORS, READERS, GUESSERS, PAIRS)
 def test_a_row_says_the_same_alone(translator, reader, guesser, pair):
+    translator, reader, guesser = built(translator, reader, guesser)
     together = translator(*pair), reader(pair[1]), guesser(pair[1])
     for row in range(len(pair[0])):
         source, target = (ids[row : row + 1, : int((ids[row] != 0).sum())] for ids in pair)
@@ -131,7 +137,7 @@ def test_a_row_says_the_same_alone(translator, reader, guesser, pair):
 @few
 @given(TRANSLATORS, READERS, PAIRS, st.data())
 def test_steps_say_what_one_pass_says(translator, reader, pair, data):
-    source, target = pair
+    (translator, reader), (source, target) = built(translator, reader), pair
     prompt = data.draw(st.integers(0, target.shape[1]))
     whole, state = translator(source, target), translator.start(source)
     whole_text, past = reader(target), reader.start(target[:, :prompt])
@@ -144,8 +150,9 @@ def test_steps_say_what_one_pass_says(translator, reader, pair, data):
 
 
 @few
-@given(networks(EncoderOnly, without=st.just("positions")), st.permutations(range(LONGEST)), st.data())
-def test_an_encoder_without_positions_does_not_know_order(network, order, data):
+@given(configs(without=st.just("positions")), st.permutations(range(LONGEST)), st.data())
+def test_an_encoder_without_positions_does_not_know_order(config, order, data):
+    *_, network = built(config, config, config)
     tokens = torch.tensor([data.draw(st.lists(st.integers(4, V - 1), min_size=LONGEST, max_size=LONGEST))])
     assert_close(network(tokens[:, order]), network(tokens)[:, order])
 
@@ -153,6 +160,7 @@ def test_an_encoder_without_positions_does_not_know_order(network, order, data):
 @few
 @given(TRANSLATORS, READERS, GUESSERS, PAIRS)
 def test_tied_weights_stay_tied_after_loading(translator, reader, guesser, pair):
+    translator, reader, guesser = built(translator, reader, guesser)
     for network, ids in ((translator, pair), (reader, pair[1:]), (guesser, pair[1:])):
         loaded = type(network)(network.config).double().eval()
         loaded.load_state_dict(network.state_dict())
