@@ -6,8 +6,9 @@ import math
 
 import pytest
 import torch
+from torch.testing import assert_close
 
-from tuneyard_modules.positions import LearnedPositions, SinusoidalPositions, sinusoidal
+from tuneyard_modules.positions import LearnedPositions, RotaryPositions, SinusoidalPositions, rotate, sinusoidal
 
 
 def test_sinusoidal_is_the_formula() -> None:
@@ -34,4 +35,33 @@ def test_a_later_start_continues_the_table(kind: type[SinusoidalPositions] | typ
 
 def test_only_learned_positions_are_weights() -> None:
     assert not SinusoidalPositions(10, 6).state_dict()
+    assert not RotaryPositions(10, 6).state_dict()
     assert [tuple(p.shape) for p in LearnedPositions(10, 6).parameters()] == [(10, 6)]
+
+
+def test_rotary_turns_every_pair_by_its_angle() -> None:
+    x = torch.randn(2, 9, 3, 6, generator=torch.Generator().manual_seed(2))
+    turned = rotate(x, RotaryPositions(20, 6)(start=4, length=9))
+    for t in range(9):
+        for i in range(3):
+            angle = (4 + t) / 10_000 ** (2 * i / 6)
+            turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+            pair = slice(2 * i, 2 * i + 2)
+            assert_close(turned[:, t, :, pair], x[:, t, :, pair] @ turn.T)
+
+
+def test_products_of_rotated_vectors_know_only_how_far_apart_they_are() -> None:
+    query, key = torch.randn(2, 1, 1, 1, 8, generator=torch.Generator().manual_seed(3))
+    positions = RotaryPositions(40, 8)
+
+    def product(at: int, other: int) -> float:
+        return float((rotate(query, positions(at, 1)) * rotate(key, positions(other, 1))).sum())
+
+    assert product(9, 4) == pytest.approx(product(39, 34), abs=1e-5)
+    assert product(9, 4) != pytest.approx(product(4, 9), abs=1e-2)
+    assert product(7, 7) == pytest.approx(float((query * key).sum()), abs=1e-5)
+
+
+def test_rotary_needs_an_even_width_a_head() -> None:
+    with pytest.raises(ValueError, match="head_width=3 is odd"):
+        RotaryPositions(10, 3)
