@@ -237,7 +237,7 @@ class Translator(Speaker):
     def reading(self, ids: Sequence[int]) -> Reading:
         """The source up to `length` with the end token, then the start token."""
         room = self.length - 1
-        notes = _notes(ids, len(ids) - room, f"it was cut off after {room} tokens, the most that the model reads")
+        notes = remarks(ids, len(ids) - room, f"it was cut off after {room} tokens, the most that the model reads")
         if not ids:
             notes = ("it is empty: there is nothing to translate",)
         return Reading([*ids[:room], EOS], BOS, max(0, len(ids) - room), notes)
@@ -275,7 +275,7 @@ class Continuer(Speaker):
         cut = max(0, len(ids) - self.length)
         window = f"only its last {self.length} tokens were read, the most that the model reads"
         *source, first = [BOS, *ids][-self.length :]
-        return Reading(source, first, cut, _notes(ids, cut, window))
+        return Reading(source, first, cut, remarks(ids, cut, window))
 
     def reference(self, text: str, given: str) -> tuple[Reading, list[int]]:
         """What follows in the tokens of text and reference together; no end token, for the text may go on."""
@@ -305,7 +305,8 @@ def device(network: nn.Module) -> torch.device:
     return next(itertools.chain(network.parameters(), network.buffers())).device
 
 
-def _notes(ids: Sequence[int], cut: int, sentence: str) -> tuple[str, ...]:
+def remarks(ids: Sequence[int], cut: int, sentence: str) -> tuple[str, ...]:
+    """What is amiss with a text: the sentence, where some of it was cut, and that nothing of it is known."""
     notes = [sentence] if cut > 0 else []
     if ids and all(token == UNK for token in ids):
         notes.append(f"none of its {len(ids)} tokens is known to the model: what it says has nothing to do with it")

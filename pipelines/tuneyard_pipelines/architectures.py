@@ -95,15 +95,13 @@ SINUSOIDS_COME_IN_PAIRS = Rule(
     name="d_model % 2 == 0 with sinusoidal positions",
     message="sines and cosines come in pairs",
     keys=("model.d_model", "model.positions"),
-    holds=lambda point: point["model.positions"] != "sinusoidal" or point["model.d_model"] % 2 == 0,
+    holds=lambda point: _positions(point) != "sinusoidal" or point["model.d_model"] % 2 == 0,
 )
 _ROTATIONS_TURN_PAIRS = Rule(
     name="d_model / num_heads is even with rotary positions",
     message="a rotation turns pairs of features of a head",
     keys=("model.d_model", "model.num_heads", "model.positions"),
-    holds=lambda point: (
-        point["model.positions"] != "rotary" or point["model.d_model"] // point["model.num_heads"] % 2 == 0
-    ),
+    holds=lambda point: _positions(point) != "rotary" or point["model.d_model"] // point["model.num_heads"] % 2 == 0,
 )
 _GROUPS_ARE_EQUAL = Rule(
     name="num_heads % num_kv_heads == 0",
@@ -253,6 +251,11 @@ OURS: dict[str, Architecture] = {
         keys=("model.window", "model.d_model"),
     ),
 }
+
+
+def _positions(point: Mapping[str, Any]) -> str:
+    without, positions = point.get("model.without", "nothing"), point["model.positions"]
+    return "none" if without == "positions" else str(positions)
 
 
 def names() -> tuple[str, ...]:

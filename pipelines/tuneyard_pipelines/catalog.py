@@ -152,6 +152,9 @@ TASK_DATA: dict[str, TaskData] = {
 BUILTIN_DATA: tuple[str, ...] = tuple(dict.fromkeys(name for held in TASK_DATA.values() for name in held.builtin))
 DATA_FILES: tuple[str, ...] = tuple(dict.fromkeys(suffix for held in TASK_DATA.values() for suffix in held.files))
 
+MASK = "[MASK]"
+"""What stands in a text for a token that a masked language model is to tell."""
+
 BYTE_VOCAB_SIZE = 4 + 256  # special tokens and bytes
 # Keys of data.tokenizer that go with some of its types only.
 TOKENIZER_KEYS: dict[str, tuple[str, ...]] = {"vocab_size": ("bpe", "word", "unigram"), "segmenter": ("word",)}

@@ -20,6 +20,7 @@ from tuneyard_modules.likelihood import next_token_scores, perplexity
 from tuneyard_modules.masked_lm import MASKED_SHARE, MaskedSettings
 from tuneyard_modules.translation import TranslationBatch, bleu_tokenizer
 from tuneyard_pipelines import evidence
+from tuneyard_pipelines.answers import device
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, EncodedData, PreparedData
 from tuneyard_pipelines.data.batching import eval_batches
 from tuneyard_pipelines.data.windows import evaluation_windows, masked_windows, per_document, unknown_bits
@@ -66,10 +67,10 @@ def _score_language(
     length = config.model.sequence_length
     batches = evaluation_windows(split, sequence_length=length, batch_tokens=config.training.batch_tokens)
     nll, correct = [], []
-    device = device_of(network)
+    place = device(network)
     for batch in batches:
         with torch.inference_mode():
-            scores = next_token_scores(network(batch.tokens_BT.to(device)), batch.next_BT.to(device), PAD)
+            scores = next_token_scores(network(batch.tokens_BT.to(place)), batch.next_BT.to(place), PAD)
         nll.append(scores.nll_BT[scores.counted_BT].cpu().numpy())
         correct.append(scores.correct_BT[scores.counted_BT].double().cpu().numpy())
         alive()
@@ -121,11 +122,11 @@ def _score_masked(
     batches = masked_windows(
         split, sequence_length=length, batch_tokens=config.training.batch_tokens, settings=settings, seed=config.seed
     )
-    device = device_of(network)
+    place = device(network)
     parts: list[list[np.ndarray[Any, Any]]] = [[], [], []]
     for batch in batches:
         with torch.inference_mode():
-            scores = next_token_scores(network(batch.shown_BT.to(device)), batch.target_BT.to(device), PAD)
+            scores = next_token_scores(network(batch.shown_BT.to(place)), batch.target_BT.to(place), PAD)
         inside_BT = batch.shown_BT != PAD
         for part, held in zip(parts, (scores.nll_BT, scores.correct_BT, scores.counted_BT), strict=True):
             part.append(held.cpu()[inside_BT].double().numpy())
@@ -195,9 +196,9 @@ def _score_translation(
     hypotheses = [""] * len(references)
     nll, correct, tokens = ([0.0] * len(references), [0] * len(references), [0] * len(references))
     row = {example: index for index, example in enumerate(texts["id"])}
-    device = device_of(network)
+    place = device(network)
     for batch in batches:
-        source_BS = batch.source_BS.to(device)
+        source_BS = batch.source_BS.to(place)
         said = greedy(cast("Stepper[Any]", network), source_BS, bos_id=BOS, eos_id=EOS, max_length=length)
         sums = zip(said, *(part_B.tolist() for part_B in _teacher_forced(network, batch)), strict=True)
         for example, (ids, *likelihood) in zip(batch.ids, sums, strict=True):
@@ -252,16 +253,11 @@ def metric_signature(bleu: BLEU, chrf: CHRF) -> dict[str, str]:
 @torch.inference_mode()
 def _teacher_forced(network: nn.Module, batch: TranslationBatch) -> tuple[torch.Tensor, ...]:
     """By pair: summed negative log-likelihood in nats, right next tokens, number of them."""
-    device = device_of(network)
-    source_BS, target_BT = batch.source_BS.to(device), batch.target_BT.to(device)
+    place = device(network)
+    source_BS, target_BT = batch.source_BS.to(place), batch.target_BT.to(place)
     return next_token_scores(network(source_BS, target_BT[:, :-1]), target_BT[:, 1:], PAD).per_row()
 
 
 def _statistics(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> list[list[int]]:
     """Sufficient statistics by example: their sum over examples gives the corpus score."""
     return [[int(value) for value in row] for row in metric._extract_corpus_statistics(hypotheses, [references])]
-
-
-def device_of(network: nn.Module) -> torch.device:
-    """Where a network is; one that counts has buffers only."""
-    return next(iter([*network.parameters(), *network.buffers()])).device

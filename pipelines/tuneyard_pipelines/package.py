@@ -32,6 +32,7 @@ from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, TextTokenizer
 from tuneyard_pipelines.data.text_tokenizer import Piece, load_tokenizers, save_tokenizers, sizes, tokenizer_file
 from tuneyard_pipelines.errors import InputError, RefusedError, first_line
 from tuneyard_pipelines.formulas import VocabSizes
+from tuneyard_pipelines.masks import Filler
 from tuneyard_pipelines.spec import TrialConfig
 
 WEIGHTS, MODEL, MANIFEST = "weights.safetensors", "model.json", "manifest.json"
@@ -86,7 +87,9 @@ class TextModel:
         """
         return self._speaker().scores(texts, references)
 
-    def _speaker(self) -> Speaker:
+    def _speaker(self) -> Speaker | Filler:
+        if self.config.task == "masked_lm":
+            return Filler(self.network, self.tokenizers["text"], self.config.model.sequence_length)
         kind = Continuer if self.config.task == "language_modeling" else Translator
         return kind(self.network, self.tokenizers, self.config.model.sequence_length)
 

@@ -20,6 +20,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
 from tuneyard_pipelines import evidence, tracking
+from tuneyard_pipelines.catalog import MASK
 from tuneyard_pipelines.data import PreparedData
 from tuneyard_pipelines.errors import TuneyardError
 from tuneyard_pipelines.journal import Header, Journal, TrialState, WinnerRegistered, WinnerScored
@@ -137,6 +138,8 @@ def _log(journal: Journal, header: Header, best: TrialState, run_id: str, client
     run = client.get_run(run_id)
     prepared = PreparedData.open(header.data)
     example = prepared.split("test")[0][prepared.columns[0]][:EXAMPLE_CHARACTERS]
+    if header.spec.task == "masked_lm":
+        example = f"{example[:1]}{MASK}"
     # Made by hand: `Model.log` alone would put it into whichever experiment is active in this process.
     model = client.create_logged_model(
         run.info.experiment_id,

@@ -19,7 +19,7 @@ FOREIGN: dict[str, str] = {
         ),
         "model.num_layers": (
             "n_layer n_layers nlayers layers depth num_hidden_layers num_blocks n_blocks layer_count "
-            "num_encoder_layers num_decoder_layers encoder_layers decoder_layers"
+            "num_encoder_layers encoder_layers"
         ),
         "model.sequence_length": (
             "block_size context_length context_size context_window max_seq_len seq_len seq_length seqlen "
@@ -34,6 +34,18 @@ FOREIGN: dict[str, str] = {
             "attention_dropout hidden_dropout_prob p_drop"
         ),
         "model.positions": "position_embedding position_embedding_type positional_encoding pos_encoding pos_emb",
+        "model.num_kv_heads": "num_key_value_heads n_kv_heads kv_heads num_query_groups",
+        "model.num_decoder_layers": "decoder_layers n_decoder_layers",
+        "model.norm": "norm_first normalize_before pre_norm post_norm layer_norm norm_type",
+        "model.activation": "activation_function hidden_act act_fn nonlinearity",
+        "model.bias": "use_bias add_bias qkv_bias attention_bias",
+        "model.tied_embeddings": "tie_word_embeddings tie_weights weight_tying tie_embeddings tied",
+        "model.cell": "rnn_type cell_type rnn_cell",
+        "model.attention": "attention_type attn_type attention_score",
+        "model.teacher_forcing": "teacher_forcing_ratio scheduled_sampling",
+        "model.kernel_size": "kernel kernel_width filter_size",
+        "model.order": "ngram_order n ngram_size",
+        "model.window": "window_radius cbow_window",
         "model.architecture": "arch model_type model_name family",
         "training.learning_rate": "lr eta alpha step_size max_lr peak_lr base_lr initial_lr lr_rate learningrate",
         "training.batch_tokens": (

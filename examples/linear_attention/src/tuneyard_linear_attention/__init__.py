@@ -39,6 +39,7 @@ ARCHITECTURE = Architecture(
     network="tuneyard_linear_attention.network:build",
     cost=Formulas(1, formulas.GPT.parameters, _forward_flops, _kept_floats),
     keys=("model.d_model", "model.num_heads", "model.num_layers", "model.d_ff", "model.dropout", "model.positions"),
+    words={"model.positions": ("sinusoidal", "learned")},
     rules=(HEADS_SHARE_THE_WIDTH, SINUSOIDS_COME_IN_PAIRS),
     defaults={"model.num_heads": 4, "model.positions": "learned"},
 )
