@@ -302,12 +302,13 @@ class Continuer(Speaker):
 
 def device(network: nn.Module) -> torch.device:
     """Where a network lies."""
-    return next(itertools.chain(network.parameters(), network.buffers())).device
+    held = itertools.chain(network.parameters(), network.buffers())
+    return next((tensor.device for tensor in held), torch.device("cpu"))
 
 
 def remarks(ids: Sequence[int], cut: int, sentence: str) -> tuple[str, ...]:
     """What is amiss with a text: the sentence, where some of it was cut, and that nothing of it is known."""
     notes = [sentence] if cut > 0 else []
     if ids and all(token == UNK for token in ids):
-        notes.append(f"none of its {len(ids)} tokens is known to the model: what it says has nothing to do with it")
+        notes.append("none of its tokens is known to the model: what it says has nothing to do with it")
     return tuple(notes)

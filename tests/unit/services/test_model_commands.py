@@ -343,7 +343,7 @@ def test_what_is_amiss_with_texts_is_told_beside_the_answers(cli: Cli, reading: 
     done = cli("model", "predict", "dates", "--json", stdin="12\n\nxyz\n\n" + "1" * 20 + "\n")
     assert done.err.splitlines() == [
         "warning: text 2 (and 1 more): it is empty: there is nothing to translate",
-        "warning: text 3: none of its 3 tokens is known to the model: what it says has nothing to do with it",
+        "warning: text 3: none of its tokens is known to the model: what it says has nothing to do with it",
         "warning: text 5: it was cut off after 15 tokens, the most that the model reads",
     ]
     assert [told["cut"] for told in json.loads(done.out)] == [0, 0, 0, 0, 5]
