@@ -44,9 +44,9 @@ def score_test(
 
     `model` is the digest of what is scored; `alive` is called after each batch.
 
-    Metrics are named test/...: accuracy in 0..1, loss in nats a token; of translation exact_match in 0..1, bleu and
-    chrf in 0..100; of language modeling perplexity and bits_per_byte, of masked words perplexity. Nothing is left out
-    for its length: what `sequence_length` cuts off counts against the model.
+    Metrics are named test/...: accuracy in 0..1, loss in nats a token, perplexity; of translation exact_match in 0..1,
+    bleu and chrf in 0..100 and, of Chinese, bleu_char, too; of language modeling bits_per_byte. Nothing is left out for
+    its length: what `sequence_length` cuts off counts against the model.
     """
     network.eval()
     score = {"translation": _score_translation, "language_modeling": _score_language, "masked_lm": _score_masked}
@@ -206,13 +206,21 @@ def _score_translation(
             hypotheses[index] = encoded.tokenizers["target"].decode(ids)
             nll[index], correct[index], tokens[index] = likelihood
         alive()
-    bleu, chrf = BLEU(tokenize=bleu_tokenizer(references), smooth_method="none"), CHRF()
+    tokenizer = bleu_tokenizer(references)
+    bleu, chrf = BLEU(tokenize=tokenizer, smooth_method="none"), CHRF()
+    # Of Chinese by the character, too, as many papers have it.
+    by_character = {"bleu_char": BLEU(tokenize="char", smooth_method="none")} if tokenizer == "zh" else {}
     exact = [int(hypothesis == reference) for hypothesis, reference in zip(hypotheses, references, strict=True)]
     metrics = {
         "test/exact_match": sum(exact) / len(exact),
         "test/bleu": float(bleu.corpus_score(hypotheses, [references]).score),
         "test/chrf": float(chrf.corpus_score(hypotheses, [references]).score),
+        **{
+            f"test/{name}": float(one.corpus_score(hypotheses, [references]).score)
+            for name, one in by_character.items()
+        },
         "test/loss": sum(nll) / sum(tokens),
+        "test/perplexity": perplexity(sum(nll) / sum(tokens)),
         "test/accuracy": sum(correct) / sum(tokens),
     }
     rows: dict[str, Sequence[Any]] = {
@@ -234,18 +242,18 @@ def _score_translation(
         cut_off=cut,
         test_fingerprint=prepared.test_fingerprint,
         model=model,
-        metric_signature=metric_signature(bleu, chrf),
+        metric_signature=metric_signature(bleu=bleu, chrf=chrf, **by_character),
         decoding={"method": "greedy", "max_length": length},
     )
 
 
-def metric_signature(bleu: BLEU, chrf: CHRF) -> dict[str, str]:
+def metric_signature(**by_sacrebleu: BLEU | CHRF) -> dict[str, str]:
     """What each test metric means, in sacrebleu's own words where it has some."""
     return {
-        "bleu": str(bleu.get_signature()),
-        "chrf": str(chrf.get_signature()),
+        **{name: str(metric.get_signature()) for name, metric in by_sacrebleu.items()},
         "exact_match": "the whole text, character by character",
         "loss": "nats a target token, end token included",
+        "perplexity": "exp of the loss",
         "accuracy": "share of right next tokens under teacher forcing, end token included",
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,10 +117,30 @@ def test_sums_over_the_examples_give_the_scores_of_sacrebleu(
     assert found.metrics["test/exact_match"] == right / len(references)
     tokens = sum(table["target_tokens"])
     assert found.metrics["test/loss"] == pytest.approx(sum(table["nll"]) / tokens)
+    assert found.metrics["test/perplexity"] == pytest.approx(math.exp(sum(table["nll"]) / tokens))
     assert found.metrics["test/accuracy"] == pytest.approx(sum(table["correct"]) / tokens)
+    assert "test/bleu_char" not in found.metrics
     assert found.cut_off > 0, "some of these dates are longer than the window, and count all the same"
     assert found.test_fingerprint == prepared.test_fingerprint
     assert evidence.read(tmp_path) == found
+
+
+def test_chinese_is_scored_by_the_word_and_by_the_character(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepared: PreparedData, encoded: EncodedData, config: TrialConfig
+) -> None:
+    references = ["我们明天早上八点钟出发去北京" + "好" * (number % 3) for number in range(len(prepared.split("test")))]
+    table = prepared.split("test")
+    chinese = {name: table[name] if name != "target" else references for name in ("id", "source", "target")}
+    monkeypatch.setattr(type(prepared), "split", lambda self, name: chinese)
+    monkeypatch.setattr(evaluate, "greedy", lambda network, source_BS, **kwargs: [[] for _ in source_BS])
+    monkeypatch.setattr(type(encoded.tokenizers["target"]), "decode", lambda self, ids: "我们明天早上八点钟出发")
+    network = build_network(config, encoded.sizes)
+    found = evaluate.score_test(network, config, prepared, encoded, tmp_path)
+    said = ["我们明天早上八点钟出发"] * len(references)
+    for name, tokenizer in (("bleu", "zh"), ("bleu_char", "char")):
+        expected = BLEU(tokenize=tokenizer).corpus_score(said, [references])
+        assert found.metrics[f"test/{name}"] == pytest.approx(expected.score)
+        assert f"tok:{tokenizer}" in found.metric_signature[name]
 
 
 def test_likelihoods_are_those_of_each_example_alone(
