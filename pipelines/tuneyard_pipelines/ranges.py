@@ -120,6 +120,7 @@ FORMS: dict[type, tuple[str, ...]] = {
     int: ("[a, b, ..]", "{int: [a, b]}"),
     float: ("[a, b, ..]", "{uniform: [a, b]}", "{loguniform: [a, b]}"),
     str: ("[a, b, ..]",),
+    bool: ("[true, false]",),
 }
 RANGE_WORDS = frozenset({"int", "uniform", "loguniform"})
 
@@ -127,8 +128,8 @@ RANGE_WORDS = frozenset({"int", "uniform", "loguniform"})
 def read(written: list[Any] | dict[str, Any], kind: type, value: Callable[[Any], Scalar]) -> Range:
     """The range that a list or mapping of the spec means.
 
-    `kind` is the key's type (int, float or str), `value` checks one end or choice and raises ValueError with what is
-    allowed. Raises ValueError with the rule that was broken and what to write.
+    `kind` is the key's type (int, float, str or bool), `value` checks one end or choice and raises ValueError with what
+    is allowed. Raises ValueError with the rule that was broken and what to write.
     """
     if isinstance(written, list):
         return _choice(written, value)
