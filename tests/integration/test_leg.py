@@ -45,12 +45,14 @@ VALIDATED = {2, 5, 6, 9, 14, 18}  # the rungs, and four evaluations of 18 steps
 
 @dataclass
 class Begun(pl.Callback):
-    """Notes from which step each training went on."""
+    """Notes from which step each training went on, and in which precision."""
 
     steps: list[int] = field(default_factory=list)
+    precisions: list[str] = field(default_factory=list)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.steps.append(trainer.global_step)
+        self.precisions.append(str(trainer.precision))
 
 
 class BlindAfter(pl.Callback):
@@ -245,7 +247,9 @@ def test_a_disk_that_takes_no_more_is_not_the_trials_fault(home: Path) -> None:
 def test_r8_with_other_ways_of_training_a_cut_trial_is_the_unbroken_one(home: Path, options: dict[str, Any]) -> None:
     spec = changed(**options)
     whole, cut = make(home, f"whole-{options['average']}", spec), make(home, f"cut-{options['average']}", spec)
-    result = whole.run(2)
+    begun = Begun()
+    result = whole.run(2, begun)
+    assert begun.precisions == [options.get("precision", "32-true")]
     assert [cut.run(rung).step for rung in range(3)] == list(RUNG_STEPS)
     assert cut.run(2) == result
     facts = whole.checkpoints[-1].facts
