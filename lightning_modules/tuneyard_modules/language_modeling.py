@@ -94,6 +94,11 @@ class LanguageModelingModule(SequenceModule):
         self._no_weight = torch.zeros((), requires_grad=True, device=self.device)
         return torch.optim.SGD([self._no_weight], lr=0.0)
 
+    def configure_gradient_clipping(self, *arguments: Any, **options: Any) -> None:
+        """As of every objective; counting has no gradient."""
+        if not isinstance(self.network, Counting):
+            super().configure_gradient_clipping(*arguments, **options)
+
     def on_validation_epoch_start(self) -> None:
         """Begin a new count."""
         self._likelihood = Likelihood()

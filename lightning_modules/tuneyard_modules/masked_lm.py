@@ -61,16 +61,22 @@ class MaskedLanguageModule(SequenceModule):
         self.network = network
         self.settings = settings
         self._likelihood = Likelihood()
+        self._hidden = torch.zeros(())
 
     def loss(self, batch: LanguageBatch) -> Tensor:
         """Cross-entropy of the words behind the masks, mean over them; 0 for a batch without a word."""
         settings = self.settings
         shown_BT, target_BT = mask_words(batch.next_BT, settings)
+        self._hidden = (target_BT != settings.pad_id).sum()
         logits_BTV = self.network(shown_BT)
-        if not bool((target_BT != settings.pad_id).any()):
+        if not self._hidden:
             nothing: Tensor = logits_BTV.sum() * 0.0
             return nothing
         return next_token_loss(logits_BTV, target_BT, pad_id=settings.pad_id, label_smoothing=settings.label_smoothing)
+
+    def targets(self, batch: LanguageBatch) -> Tensor:
+        """The words that the last loss hid; one, where there was none."""
+        return self._hidden.clamp(min=1)
 
     def on_validation_epoch_start(self) -> None:
         """Begin a new count."""

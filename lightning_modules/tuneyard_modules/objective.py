@@ -1,18 +1,20 @@
-"""What every training objective shares: optimiser, schedule, clipping, the check for divergence, counters, resuming.
+"""What every training objective shares: optimiser, schedule, clipping, the check for divergence, averages, resuming.
 
-A step's learning rate follows from the share of the budget that its batch carries, so that there is no scheduler to
-restore. What a later leg needs besides weights and optimiser is in the checkpoint: counters and random generators.
+A step's learning rate follows from the share of the budget that its first batch carries, so that there is no scheduler
+to restore. What a later leg needs besides weights and optimiser is in the checkpoint: counters, averages and random
+generators.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pytorch_lightning as pl
@@ -20,7 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from tuneyard_modules.schedules import warmup_cosine
+from tuneyard_modules.averaging import Average, LastCheckpoints, MovingAverage
+from tuneyard_modules.schedules import Schedule, factor
 
 
 class Divergence(Exception):
@@ -45,16 +48,24 @@ class TrainingBatch(Protocol):
 class Optimization:
     """How the weights are moved: AdamW (Loshchilov and Hutter 2019), its schedule and the gradient's largest norm.
 
-    `warmup` is a share of the budget, `min_learning_rate_share` a share of the peak `learning_rate`.
+    `warmup` and `decay` are shares of the budget, `min_learning_rate_share` a share of the peak `learning_rate`; see
+    `schedules.factor`. A step is over `accumulate` batches. `average` says which weights are validated and kept: those
+    that were moved, or an average of them (`averaging`).
     """
 
     learning_rate: float
+    schedule: Schedule = "cosine"
     warmup: float = 0.05
+    decay: float = 0.2
     min_learning_rate_share: float = 0.02
+    accumulate: int = 1
     weight_decay: float = 0.01
     gradient_clip: float = 1.0
     adam_beta1: float = 0.9
     adam_beta2: float = 0.98
+    average: Literal["none", "ema", "last"] = "none"
+    ema_decay: float = 0.999
+    last_checkpoints: int = 5
 
 
 class Loader:
@@ -72,10 +83,11 @@ class Loader:
 
 
 class SequenceModule(pl.LightningModule):
-    """The base of an objective, which defines `loss` and, where it validates, the validation hooks.
+    """The base of an objective, which defines `loss` and, where it validates, the validation hooks of an epoch.
 
     `batches_trained` and `tokens_trained` count since the start of training, over all legs. Training metrics go to the
-    trainer's loggers every `log_every_n_steps` steps, at the number of steps done and in full precision.
+    trainer's loggers every `log_every_n_steps` steps, at the number of steps done and in full precision. The trainer's
+    `accumulate_grad_batches` must be `optimization.accumulate`, and a stretch between validations whole steps.
     """
 
     def __init__(self, optimization: Optimization, *, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -84,20 +96,37 @@ class SequenceModule(pl.LightningModule):
         self.batches_trained = 0
         self.tokens_trained = 0
         self._clock = clock
-        self._loss = torch.zeros(())
-        self._last: tuple[float, float] = (math.nan, math.nan)
+        self._losses: list[Tensor] = []  # of the batches of this step so far, and their target tokens
+        self._targets: list[int | Tensor] = []
+        self._last: tuple[float, float] | None = None
         self._measured_from: tuple[float, int] = (clock(), 0)
         self._random_state: dict[str, Any] | None = None
+        self._average = _average(optimization)
+        self._averaged = contextlib.ExitStack()
 
     @abstractmethod
     def loss(self, batch: Any) -> Tensor:
         """The scalar to minimise, a mean over the batch's target tokens."""
 
+    def targets(self, batch: Any) -> int | Tensor:
+        """How many target tokens `loss` is the mean over; asked where a step is over several batches."""
+        tokens: int = batch.tokens
+        return tokens
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss, whose value is looked at together with its gradient's."""
+        """The loss, whose value is looked at together with its gradient's.
+
+        Of several batches in a step, each is weighed by its target tokens as shares of the first one's, since those to
+        come are not known yet; the gradient is brought to a mean over all tokens once they are.
+        """
+        if self._between_steps:
+            self._losses, self._targets = [], []
         loss = self.loss(batch)
-        self._loss = loss.detach()
-        return loss
+        self._losses.append(loss.detach())
+        if self.optimization.accumulate == 1:
+            return loss
+        self._targets.append(self.targets(batch))
+        return loss * (self._targets[-1] / self._targets[0])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """AdamW with weight decay on matrices only."""
@@ -106,7 +135,7 @@ class SequenceModule(pl.LightningModule):
             decay_groups(self, settings.weight_decay),
             lr=settings.learning_rate,
             betas=(settings.adam_beta1, settings.adam_beta2),
-            fused=True,
+            fused=self._scaler is None,  # fused, it would unscale the gradient after it was clipped
         )
 
     def configure_gradient_clipping(
@@ -117,17 +146,21 @@ class SequenceModule(pl.LightningModule):
     ) -> None:
         """Scale the gradient to a norm of at most `gradient_clip`; raises Divergence if it or the loss is not finite.
 
-        This runs between the backward pass and the optimiser. Loss and norm leave the device in one transfer.
+        This runs between the backward pass and the optimiser. Loss and norm leave the device in one transfer. In 16
+        bits too large a gradient is nothing but a step left out, as long as the scale of the loss can still fall.
         """
         parameters = [parameter for parameter in self.parameters() if parameter.grad is not None]
-        norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
-        loss_value, norm_value = torch.stack([self._loss, norm]).tolist()
-        if not (math.isfinite(loss_value) and math.isfinite(norm_value)):
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        loss = self._mean_over_tokens(gradients)
+        norm = get_total_norm(gradients)
+        loss_value, norm_value = torch.stack([loss, norm]).tolist()
+        scaled_too_high = self._scaler is not None and self._scaler.get_scale() > 1.0
+        if not math.isfinite(loss_value) or not (math.isfinite(norm_value) or scaled_too_high):
             raise Divergence(
                 f"training step {self.global_step + 1}: loss {loss_value}, gradient norm {norm_value}; both must be "
                 "finite: lower the learning rate, warm up for longer or clip the gradient harder"
             )
-        if norm_value > self.optimization.gradient_clip:
+        if self.optimization.gradient_clip < norm_value < math.inf:
             clip_grads_with_norm_(parameters, self.optimization.gradient_clip, norm)
         self._last = (loss_value, norm_value)
 
@@ -142,51 +175,131 @@ class SequenceModule(pl.LightningModule):
         self._measured_from = (self._clock(), self.tokens_trained)
 
     def on_train_batch_start(self, batch: TrainingBatch, batch_idx: int) -> None:
-        """Set the learning rate for this batch."""
+        """Set the learning rate for this step."""
+        if not self._between_steps:
+            return
         rate = self.learning_rate(batch.share)
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rate
 
     def on_train_batch_end(self, outputs: Any, batch: TrainingBatch, batch_idx: int) -> None:
-        """Count the batch, and log it when its turn has come."""
+        """Count the batch, and after a step follow it with the average and log it when its turn has come."""
         self.batches_trained += 1
         self.tokens_trained += batch.tokens
+        if not self._between_steps:
+            return
+        if self._average is not None:
+            self._average.updated(list(self.parameters()))
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.global_step % every == 0:
             self._log_training()
 
+    def on_validation_start(self) -> None:
+        """Validate the average."""
+        if self._average is not None:
+            self._average.validated(list(self.parameters()))
+        self._averaged.enter_context(self.averaged())
+
+    def on_validation_end(self) -> None:
+        """Go on with the weights that the optimiser moves."""
+        self._averaged.close()
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The network has its averaged weights, where there are some, as long as the context lasts."""
+        average = None if self._average is None else self._average.weights()
+        if average is None:
+            yield
+            return
+        weights: list[Tensor] = list(self.parameters())
+        moved = [weight.detach().clone() for weight in weights]
+        _put(weights, average)
+        try:
+            yield
+        finally:
+            _put(weights, moved)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep what the next leg needs to go on as if nothing had happened; plain types and tensors only."""
+        """Keep what the next leg needs to go on as if nothing had happened; plain types and tensors only.
+
+        The state under `state_dict` is the one that was validated; of an average, `moved` is the optimiser's.
+        """
         checkpoint["batches_trained"] = self.batches_trained
         checkpoint["tokens_trained"] = self.tokens_trained
         checkpoint["random_state"] = random_state(self.device)
+        if self._average is not None and (average := self._average.weights()) is not None:
+            checkpoint["average"] = self._average.state_dict()
+            checkpoint["moved"] = checkpoint["state_dict"]
+            held = dict(zip(self.parameters(), average, strict=True))
+            named = {name: held[weight] for name, weight in self.named_parameters(remove_duplicate=False)}
+            checkpoint["state_dict"] = checkpoint["state_dict"] | named
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take the counters up again; the random generators wait until training starts."""
+        """Take counters and average up again; the random generators wait until training starts."""
         self.batches_trained = checkpoint["batches_trained"]
         self.tokens_trained = checkpoint["tokens_trained"]
         self._random_state = checkpoint["random_state"]
+        if self._average is not None:
+            average = [checkpoint["state_dict"][name].to(self.device) for name, _ in self.named_parameters()]
+            self._average.load_state_dict(checkpoint["average"], average)
+            checkpoint["state_dict"] = checkpoint["moved"]  # Lightning loads it after this
 
     def learning_rate(self, share: float) -> float:
         """The learning rate when `share` of the budget is used."""
         settings = self.optimization
-        return settings.learning_rate * warmup_cosine(
-            share, warmup=settings.warmup, floor=settings.min_learning_rate_share
+        return settings.learning_rate * factor(
+            settings.schedule,
+            share,
+            warmup=settings.warmup,
+            floor=settings.min_learning_rate_share,
+            decay=settings.decay,
         )
+
+    @property
+    def _between_steps(self) -> bool:
+        return self.batches_trained % self.optimization.accumulate == 0
+
+    @property
+    def _scaler(self) -> torch.amp.GradScaler | None:
+        """What scales the loss in 16 bits."""
+        scaler: torch.amp.GradScaler | None = getattr(self.trainer.precision_plugin, "scaler", None)
+        return scaler
+
+    def _mean_over_tokens(self, gradients: list[Tensor]) -> Tensor:
+        """The step's loss; brings the gradients, so far a mean over batches, to the same mean over target tokens."""
+        if self.optimization.accumulate == 1:
+            return self._losses[0]
+        shares = torch.stack([torch.as_tensor(count / self._targets[0]) for count in self._targets]).to(self.device)
+        torch._foreach_mul_(gradients, len(shares) / shares.sum())
+        return (torch.stack(self._losses) * shares).sum() / shares.sum()
 
     def _log_training(self) -> None:
         now_s, (since_s, since_tokens) = self._clock(), self._measured_from
         self._measured_from = (now_s, self.tokens_trained)
-        loss, gradient_norm = self._last
         metrics = {
-            "train/loss": loss,
-            "train/learning_rate": self.trainer.optimizers[0].param_groups[0]["lr"],
-            "train/grad_norm": gradient_norm,
             "train/tokens": float(self.tokens_trained),
             "train/tokens_per_second": (self.tokens_trained - since_tokens) / max(now_s - since_s, 1e-9),
         }
+        if self._last is not None:  # a network that counts has neither
+            metrics["train/loss"], metrics["train/grad_norm"] = self._last
+            metrics["train/learning_rate"] = self.trainer.optimizers[0].param_groups[0]["lr"]
         for logger in self.loggers:
             logger.log_metrics(metrics, step=self.global_step)
+
+
+def _average(settings: Optimization) -> Average | None:
+    match settings.average:
+        case "none":
+            return None
+        case "ema":
+            return MovingAverage(settings.ema_decay)
+        case "last":
+            return LastCheckpoints(settings.last_checkpoints)
+
+
+@torch.no_grad()
+def _put(weights: list[Tensor], values: list[Tensor]) -> None:
+    torch._foreach_copy_(weights, values)
 
 
 def decay_groups(module: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:

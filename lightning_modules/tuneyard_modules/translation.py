@@ -81,6 +81,10 @@ class TranslationModule(SequenceModule):
             logits_BTV, batch.target_BT[:, 1:], pad_id=settings.pad_id, label_smoothing=settings.label_smoothing
         )
 
+    def targets(self, batch: TranslationBatch) -> Tensor:
+        """Of the target side alone."""
+        return (batch.target_BT[:, 1:] != self.settings.pad_id).sum()
+
     def translate(self, source_BS: Tensor) -> list[str]:
         """The greedy translations of a batch of sources; the module must be in evaluation mode."""
         settings = self.settings

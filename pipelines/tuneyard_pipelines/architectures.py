@@ -144,6 +144,7 @@ _ATTENTION = (
     "model.activation",
     "model.bias",
     "model.without",
+    "model.gradient_checkpointing",
 )
 _ATTENTION_RULES = (HEADS_SHARE_THE_WIDTH, SINUSOIDS_COME_IN_PAIRS, _ROTATIONS_TURN_PAIRS)
 _FEED_FORWARD = {"model.activation": ("relu", "gelu", "swiglu")}

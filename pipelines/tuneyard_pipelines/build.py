@@ -125,6 +125,7 @@ def transformer_config(model: Model, sizes: VocabSizes) -> TransformerConfig:
         activation=model.activation,
         bias=model.bias,
         without=model.without,
+        gradient_checkpointing=model.gradient_checkpointing,
     )
 
 

@@ -87,7 +87,13 @@ def _cpu_model() -> str:
 def _digest(machine: str, points: Sequence[tuple[TrialConfig, VocabSizes]]) -> str:
     """Of what decides the speed; learning rate, budget and seed do not."""
     shapes = [
-        [config.model.model_dump(), config.training.batch_tokens, config.training.label_smoothing > 0, asdict(sizes)]
+        [
+            config.model.model_dump(),
+            config.training.batch_tokens,
+            config.training.label_smoothing > 0,
+            config.training.precision,
+            asdict(sizes),
+        ]
         for config, sizes in points
     ]
     return hashlib.sha256(json.dumps([machine, shapes], sort_keys=True).encode()).hexdigest()[:16]
@@ -143,7 +149,10 @@ def _prepare(threads: int, device: str) -> None:
 
 
 def _rate(config: TrialConfig, sizes: VocabSizes, device: str) -> tuple[int, float]:
-    """FLOPs of a token and FLOPs per second of one point: the median step, forward, backward, clipping and AdamW."""
+    """FLOPs of a token and FLOPs per second of one point: the median step, forward, backward, clipping and AdamW.
+
+    Whatever is compiled in a trial is not here.
+    """
     import torch
     from torch.nn import functional as F
 
@@ -156,16 +165,18 @@ def _rate(config: TrialConfig, sizes: VocabSizes, device: str) -> tuple[int, flo
     rows = max(1, tokens // (sequences * length))
     network = build_network(config, sizes).to(device).train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=config.training.learning_rate, fused=True)
+    half = torch.float16 if config.training.precision == "16-mixed" else torch.bfloat16
     least = min(sizes.target, sizes.source or sizes.target)
     steps_s: list[float] = []
     for _ in range(1 + STEPS):
         begun_s = time.perf_counter()
         # No padding: the number 0 is left out.
         *sources, target_BT = torch.randint(1, least, (sequences, rows, length + 1), device=device)
-        logits_BTV = network(*(source[:, 1:] for source in sources), target_BT[:, :-1])
-        loss = F.cross_entropy(
-            logits_BTV.flatten(0, 1), target_BT[:, 1:].flatten(), label_smoothing=config.training.label_smoothing
-        )
+        with torch.autocast(device, half, enabled=config.training.precision != "32"):
+            logits_BTV = network(*(source[:, 1:] for source in sources), target_BT[:, :-1])
+            loss = F.cross_entropy(
+                logits_BTV.flatten(0, 1), target_BT[:, 1:].flatten(), label_smoothing=config.training.label_smoothing
+            )
         optimizer.zero_grad()
         loss.backward()
         # As in a trial, a look at the norm waits for a GPU at every step.

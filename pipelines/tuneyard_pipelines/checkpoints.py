@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 class Facts:
     """Where training stood: optimiser steps, batches, tokens, share of the budget; and the validation made there.
 
-    score: the sweep's metric at this point, None when it was not finite.
+    score: the sweep's metric at this point, None when it was not finite; since_best: validations in a row, this one
+    included, that were no better than the best before them.
     """
 
     step: int
@@ -36,6 +37,7 @@ class Facts:
     share: float
     score: float | None
     metrics: dict[str, float]
+    since_best: int = 0
 
 
 @dataclass(frozen=True)

@@ -68,17 +68,18 @@ def flops_per_token(values: Values, sizes: VocabSizes) -> int:
 def memory_bytes(values: Values, sizes: VocabSizes) -> int:
     """Memory of one worker that trains in float32 with AdamW, in bytes.
 
-    16 bytes a parameter; twice what the backward pass needs of a batch of `training.batch_tokens` unpadded tokens (one
-    example, where that is longer), its logits included; and the process with its libraries. Fused attention keeps no
-    scores. Padding comes on top. Between 0.7 and 1.3 times the measured growth of seven models on a CPU; on a GPU
-    untested.
+    16 bytes a parameter, and 4 more of each of its values that an average keeps; twice what the backward pass needs of
+    a batch of `training.batch_tokens` unpadded tokens (one example, where that is longer), its logits included; and the
+    process with its libraries. Fused attention keeps no scores. Mixed precision is taken for float32: it halves what a
+    batch keeps, and adds half a copy of the weights. Padding comes on top. Between 0.7 and 1.3 times the measured
+    growth of seven models on a CPU; on a GPU untested.
     """
     formulas = _formulas(values)
     tokens: int = max(values["training.batch_tokens"], formulas.sequences * values["model.sequence_length"])
     smoothed: bool = values.get("training.label_smoothing", 0.0) > 0
     logit_floats = (LOGIT_FLOATS + smoothed) * sizes.target
     batch_floats = tokens * (formulas.kept_floats(values) + logit_floats) // formulas.sequences
-    state_floats = STATE_FLOATS * formulas.parameters(values, sizes)
+    state_floats = (STATE_FLOATS + _averaged_floats(values)) * formulas.parameters(values, sizes)
     return FLOAT_BYTES * (state_floats + HEAP_SHARE * batch_floats) + PROCESS_BYTES
 
 
@@ -89,6 +90,12 @@ def seconds_per_token(values: Values, sizes: VocabSizes, speed: Speed) -> float:
     """
     flops = flops_per_token(values, sizes)
     return flops / _rate(flops, speed.points)
+
+
+def _averaged_floats(values: Values) -> int:
+    """Of a parameter: its moving average; or its last values, and their mean while that is validated."""
+    copies: dict[str, int] = {"none": 0, "ema": 1, "last": values.get("training.last_checkpoints", 0) + 1}
+    return copies[values.get("training.average", "none")]
 
 
 def _formulas(values: Values) -> Formulas:

@@ -46,7 +46,7 @@ OUTCOMES = (
 FAILURES = frozenset({"diverged", "out_of_memory", "stalled", "no_metric", "error"})
 SAMPLES, ATTENTION_PICTURE, ATTENTION_NUMBERS = "samples.tsv", "attention.png", "attention.json"  # of an attempt
 CUT = frozenset({"out_of_budget", "cancelled"})  # ended from outside, in the middle of a leg
-EARLY = CUT | {"stopped_early"}  # may go on from their checkpoint
+EARLY = CUT | {"stopped_early"}  # may go on from their checkpoint, but for those that are final
 FULL = 1.0 - 1e-9  # of the budget
 
 
@@ -138,7 +138,8 @@ class LegFailed:
 class LegCut:
     """The leg was ended on its way to `rung`, after a last validation if there was time for one.
 
-    Its fields are those of LegEnded; share, tokens and step are where it came to.
+    Its fields are those of LegEnded; share, tokens and step are where it came to. `final`: by its own early stopping,
+    so that it would come no further.
     """
 
     trial: str
@@ -150,6 +151,7 @@ class LegCut:
     score: float | None
     metrics: Mapping[str, float]
     time_ms: int
+    final: bool = False
 
 
 @dataclass(frozen=True)
@@ -277,6 +279,11 @@ class TrialState:
     @property
     def tokens(self) -> int:
         return self.last.tokens if self.last else 0
+
+    @property
+    def final(self) -> bool:
+        """Whether it stopped itself for good: what it has is what its full budget would have come to."""
+        return self.cut is not None and self.cut.final
 
     @property
     def state(self) -> str:

@@ -58,8 +58,18 @@ def _architecture(name: str) -> str:
     return name
 
 
+def _precision(value: Any) -> Any:
+    """YAML reads 32 as a number."""
+    return "32" if type(value) is int and value == 32 else value
+
+
 TaskName = Literal["translation", "language_modeling", "masked_lm"]
 Whole = Annotated[int, BeforeValidator(_whole)]
+Precision = Annotated[
+    Literal["32", "bf16-mixed", "16-mixed"],
+    BeforeValidator(_precision),
+    WithJsonSchema({"enum": ["32", 32, "bf16-mixed", "16-mixed"]}),
+]
 Text = Annotated[str, AfterValidator(_clean)]
 Name = Annotated[str, Field(pattern=f"^{NAME}$"), Says(NAME_RULE)]
 Architecture = Annotated[str, AfterValidator(_architecture), OneOf(architectures.names)]
@@ -134,6 +144,11 @@ class Model(Part):
     without: Literal["nothing", "positions", "residual", "norm", "feed_forward", "scaling"] = _key(
         "nothing", "A part to take out of an attention model, to see what it is worth; scaling is that of scores."
     )
+    gradient_checkpointing: bool = _key(
+        False,
+        "Whether attention layers keep only their inputs in training and compute the rest again: less memory, a third "
+        "more to compute.",
+    )
     tied_embeddings: bool = _key(
         True, "Whether one matrix embeds tokens and gives the output, in models without attention layers."
     )
@@ -156,7 +171,7 @@ class Model(Part):
 
 
 class Training(Part):
-    """How a trial is trained: its budget, batches and optimiser (AdamW, linear warm-up, cosine decay)."""
+    """How a trial is trained: its budget, batches, optimiser (AdamW) and which of its weights are kept."""
 
     max_tokens: Whole | None = _key(
         None,
@@ -167,13 +182,32 @@ class Training(Part):
         examples=[3_000_000],
     )
     max_steps: Whole | None = _key(
-        None, "The budget as optimiser updates.", "updates", ge=1, le=10**12, examples=[2_000]
+        None,
+        "The budget as optimiser updates, each over `accumulate` batches.",
+        "updates",
+        ge=1,
+        le=10**12,
+        examples=[2_000],
     )
     max_epochs: float | None = _key(
         None, "The budget as passes over the training split.", "passes", gt=0, le=10**6, examples=[10]
     )
     batch_tokens: Whole = _key(4096, "Size of a batch, without padding.", "tokens", ge=1, le=10**9)
+    accumulate: Whole = _key(
+        1,
+        "Batches to an optimiser update, whose gradient is the mean over the target tokens of all of them: a larger "
+        "batch in the memory of a smaller one.",
+        "batches",
+        ge=1,
+        le=10_000,
+    )
     learning_rate: float = _key(1e-3, "Peak learning rate.", gt=0, le=10)
+    schedule: Literal["cosine", "inverse_sqrt", "noam", "linear", "constant", "warmup_stable_decay"] = _key(
+        "cosine",
+        "How the learning rate goes on after warm-up: cosine and linear fall to min_learning_rate_share; inverse_sqrt "
+        "falls as sqrt(warmup / used share), and so does noam, whose warm-up begins at 0; constant stays; "
+        "warmup_stable_decay stays, and falls linearly to min_learning_rate_share in the last `decay` of the budget.",
+    )
     warmup: float = _key(
         0.05,
         "Share of the budget in which the learning rate rises to its peak, from min_learning_rate_share of it.",
@@ -181,24 +215,66 @@ class Training(Part):
         ge=0,
         lt=1,
     )
+    decay: float = _key(0.2, "Share of the budget at its end in which warmup_stable_decay falls.", "share", gt=0, le=1)
     min_learning_rate_share: float = _key(
-        0.02, "Where warm-up begins and the cosine ends, as a share of the peak learning rate.", "share", ge=0, le=1
+        0.02,
+        "Where warm-up begins and cosine, linear and warmup_stable_decay end, as a share of the peak learning rate.",
+        "share",
+        ge=0,
+        le=1,
     )
     weight_decay: float = _key(0.01, "AdamW's decay of weight matrices.", ge=0, le=10)
     gradient_clip: float = _key(1.0, "Largest norm of a gradient; longer ones are scaled down.", "norm", gt=0, le=10**6)
     label_smoothing: float = _key(0.0, "Share of the target spread over the vocabulary.", "share", ge=0, lt=1)
     adam_beta2: float = _key(0.98, "Decay of AdamW's second moment.", ge=0, lt=1)
     evaluations: Whole = _key(10, "Validations, spread evenly over the budget.", "evaluations", ge=1, le=10_000)
+    early_stopping: Whole | None = _key(
+        None,
+        "After so many validations in a row without a better search.metric a trial ends as stopped_early and stands as "
+        "it is; left out, none does.",
+        "evaluations",
+        ge=1,
+        le=10_000,
+        examples=[5],
+    )
+    average: Literal["none", "ema", "last"] = _key(
+        "none",
+        "Which weights are validated, scored and packaged: those that the optimiser moves, their exponential moving "
+        "average (ema), or the mean of those at the last validations (last).",
+    )
+    ema_decay: float = _key(
+        0.999,
+        "Share of itself that the ema keeps at an update; at update t at most (1 + t) / (10 + t).",
+        "share",
+        ge=0,
+        lt=1,
+    )
+    last_checkpoints: Whole = _key(
+        5, "How many validations the average of type last goes back, with this one.", "checkpoints", ge=1, le=100
+    )
+    precision: Precision = _key(
+        "32",
+        "Bits of a number in matrix products; mixed: weights and optimiser keep 32. bf16-mixed on any machine, "
+        "16-mixed (with a scaled loss) on a GPU only. Validation is as training, the test in 32.",
+    )
+    compile: bool = _key(
+        False, "Whether the network is compiled by torch.compile, for which a worker needs a C++ compiler (g++)."
+    )
+    deterministic: bool = _key(
+        False,
+        "Whether an operation that has no deterministic algorithm ends the trial; otherwise it runs. Where there is "
+        "one, it is used in any case.",
+    )
 
     @property
-    def budget(self) -> tuple[Literal["tokens", "steps", "epochs"], int | float]:
-        """The budget's unit and amount."""
+    def budget(self) -> tuple[Literal["tokens", "steps", "epochs"], int | float, int]:
+        """The budget's unit and amount, and the batches of a step."""
         if self.max_tokens is not None:
-            return "tokens", self.max_tokens
+            return "tokens", self.max_tokens, self.accumulate
         if self.max_steps is not None:
-            return "steps", self.max_steps
+            return "steps", self.max_steps, self.accumulate
         if self.max_epochs is not None:
-            return "epochs", self.max_epochs
+            return "epochs", self.max_epochs, self.accumulate
         raise ValueError("a training without a budget; give one of max_tokens, max_steps, max_epochs")
 
 

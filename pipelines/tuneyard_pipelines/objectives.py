@@ -260,11 +260,17 @@ def optimization(config: TrialConfig) -> Optimization:
     training = config.training
     return Optimization(
         learning_rate=training.learning_rate,
+        schedule=training.schedule,
         warmup=training.warmup,
+        decay=training.decay,
         min_learning_rate_share=training.min_learning_rate_share,
+        accumulate=training.accumulate,
         weight_decay=training.weight_decay,
         gradient_clip=training.gradient_clip,
         adam_beta2=training.adam_beta2,
+        average=training.average,
+        ema_decay=training.ema_decay,
+        last_checkpoints=training.last_checkpoints,
     )
 
 

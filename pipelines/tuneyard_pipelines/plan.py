@@ -392,7 +392,8 @@ def _tokens(spec: SweepSpec, unit: str, amount: float) -> int | None:
     """Most tokens of one trial."""
     if unit == "tokens":
         return int(amount)
-    return int(amount * _largest(spec.values["training.batch_tokens"])) if unit == "steps" else None
+    batch_tokens, batches = (_largest(spec.values[f"training.{name}"]) for name in ("batch_tokens", "accumulate"))
+    return int(amount * batch_tokens * batches) if unit == "steps" else None
 
 
 def _largest(held: Any) -> float:

@@ -52,7 +52,8 @@ def next_leg(state: SweepState, rules: Rules, *, exhausted: bool) -> Go | Else:
     """What to do next among the trials of one variant; `exhausted`: there is no new point left. Pure.
 
     In this order: legs that were cut off, the highest promotion, a new point; when all that is over and no trial has
-    reached the full budget, the best one goes on to it. Trials that ended early take part like those that wait.
+    reached the full budget, the best one goes on to it. Trials that ended early take part like those that wait, but for
+    those that stopped themselves: they count as if they had had their full budget.
     """
     trials = [trial for trial in state.trials.values() if _may_go_on(trial, rules)]
     for trial in trials:
@@ -91,8 +92,9 @@ def ranked(trials: Iterable[TrialState], mode: Mode, *, rung: int) -> list[Trial
 
 
 def winner(trials: Mapping[str, TrialState], mode: Mode) -> TrialState | None:
-    """The best among the trials that had their full budget, of whatever variant."""
-    return _best([trial for trial in trials.values() if trial.share >= FULL and trial.outcome not in FAILURES], mode)
+    """The best among the trials that had their full budget or stopped themselves before, of whatever variant."""
+    ended = [trial for trial in trials.values() if trial.share >= FULL or trial.final]
+    return _best([trial for trial in ended if trial.outcome not in FAILURES], mode)
 
 
 def best_so_far(trials: Mapping[str, TrialState], mode: Mode) -> TrialState | None:
@@ -103,10 +105,12 @@ def best_so_far(trials: Mapping[str, TrialState], mode: Mode) -> TrialState | No
 def standings(trials: Iterable[TrialState], rungs: Mapping[str, Sequence[float]], mode: Mode) -> list[TrialState]:
     """All trials, best first: by the highest rung they reached (`rungs` by variant), then by score, then by number.
 
-    Those that failed come last.
+    Those that stopped themselves stand at the highest rung; those that failed come last.
     """
 
     def level(trial: TrialState) -> float:
+        if trial.final:
+            return 1.0
         return 0.0 if trial.rung is None else rungs[trial.variant][trial.rung]
 
     def order(trial: TrialState) -> tuple[bool, float, float, int]:
@@ -123,7 +127,7 @@ def _best(trials: Sequence[TrialState], mode: Mode) -> TrialState | None:
 def _may_go_on(trial: TrialState, rules: Rules) -> bool:
     if trial.outcome in FAILURES:
         return (trial.ended_ms or 0) < rules.retried_ms
-    return trial.outcome is None or trial.outcome in EARLY
+    return not trial.final and (trial.outcome is None or trial.outcome in EARLY)
 
 
 def score_at(trial: TrialState, rung: int) -> float | None:

@@ -1,8 +1,8 @@
 """Room for checkpoints within `budget.checkpoint_bytes`: what goes to make place for a new one, and what never does.
 
 Never: the best and the newest checkpoint of a trial that runs, and those of the best trial so far. The others go trial
-by trial: failed ones first, then those that had their full budget and were beaten, then those that wait, the worst
-first. A trial whose checkpoints are gone cannot go on; it keeps its score.
+by trial: failed ones first, then those that were done and beaten, then those that wait, the worst first. A trial whose
+checkpoints are gone cannot go on; it keeps its score.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _going(state: SweepState, spec: SweepSpec) -> list[TrialState]:
     going = [trial for trial in worst_first if not trial.running and trial.id not in kept]
 
     def turn(trial: TrialState) -> int:
-        return 0 if trial.outcome in FAILURES else 1 if trial.share >= FULL else 2
+        return 0 if trial.outcome in FAILURES else 1 if trial.share >= FULL or trial.final else 2
 
     return sorted(going, key=turn)
 

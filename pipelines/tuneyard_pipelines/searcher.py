@@ -6,8 +6,8 @@ import json
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from ray.tune.search import Searcher
 
@@ -17,6 +17,7 @@ from tuneyard_pipelines.control import Finish, Inbox, Wishes
 from tuneyard_pipelines.errors import TuneyardError
 from tuneyard_pipelines.journal import (
     CUT,
+    EARLY,
     Journal,
     LegCut,
     LegEnded,
@@ -34,6 +35,7 @@ from tuneyard_pipelines.space import Space
 from tuneyard_pipelines.spec import Point, SweepSpec, display_name
 
 log = logging.getLogger(__name__)
+_Stand = TypeVar("_Stand", LegEnded, LegCut)
 RETRIED = frozenset({"error", "stalled"})  # a point that diverges or outgrows its memory would do so again
 
 
@@ -118,7 +120,7 @@ class LegSearcher(Searcher):
             outcome = _outcome(leg, result, error, self._spec.mode)
             if outcome.outcome == NO_SPACE:  # the trial stays open: its next attempt goes on from its checkpoint
                 raise TuneyardError(f"trial {leg.trial} could not write: {outcome.message}; free space")
-            if outcome.outcome in CUT:
+            if outcome.outcome in EARLY:
                 self._cut(leg, outcome)
             elif outcome.outcome:
                 self._failed(leg, outcome)
@@ -186,7 +188,8 @@ class LegSearcher(Searcher):
 
     def _cut(self, leg: Leg, result: LegResult) -> None:
         if result.step:
-            self._journal.append(_stands(LegCut, leg, result, self._now_ms()))
+            cut = _stands(LegCut, leg, result, self._now_ms())
+            self._journal.append(replace(cut, final=result.outcome not in CUT))
         self._journal.append(TrialEnded(leg.trial, str(result.outcome), result.message, self._now_ms()))
 
     def _failed(self, leg: Leg, result: LegResult) -> None:
@@ -219,8 +222,9 @@ def rules(spec: SweepSpec, wishes: Wishes, gone: frozenset[str] = frozenset()) -
 
 
 def observed(trial: TrialState) -> Observed:
-    """A trial as the proposals see it: its score at every rung it reached."""
-    scores = tuple((leg.share, float("nan") if leg.score is None else leg.score) for leg in trial.legs)
+    """A trial as the proposals see it: its score at every rung it reached, and at the last one where it is final."""
+    stood = [(leg.share, leg.score) for leg in trial.legs] + ([(1.0, trial.score)] if trial.final else [])
+    scores = tuple((share, float("nan") if score is None else score) for share, score in stood)
     return Observed(point=trial.point, scores=scores, finished=trial.outcome is not None)
 
 
@@ -231,7 +235,7 @@ def _added(space: Space, variant: str, state: SweepState, wishes: Wishes) -> Poi
     return next((point for point in wanted if space.identity(point) not in there), None)
 
 
-def _stands(kind: type[LegEnded] | type[LegCut], leg: Leg, result: LegResult, time_ms: int) -> LegEnded | LegCut:
+def _stands(kind: type[_Stand], leg: Leg, result: LegResult, time_ms: int) -> _Stand:
     """Where a leg came to, as an event."""
     return kind(
         trial=leg.trial,

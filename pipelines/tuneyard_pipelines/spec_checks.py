@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tuneyard_pipelines import architectures, ranges
 from tuneyard_pipelines.catalog import (
@@ -22,7 +22,7 @@ from tuneyard_pipelines.catalog import (
 )
 from tuneyard_pipelines.constraints import ConstraintError
 from tuneyard_pipelines.errors import InputError
-from tuneyard_pipelines.keys import Tokenizer
+from tuneyard_pipelines.keys import Tokenizer, Training
 from tuneyard_pipelines.sections import Part
 from tuneyard_pipelines.space import Space, constraint_of, needs_costs
 from tuneyard_pipelines.spec_yaml import Path, dotted, shown_value
@@ -56,7 +56,19 @@ def problems(spec: SweepSpec) -> Iterator[Misfit]:
         yield from check(spec)
     named: set[tuple[Path, str]] = set()
     for name, variant in spec.by_variant.items():
-        for check in (_task, _words, _budget, _trials, _grid, _metric, _asha, _tokenizer, _vocabulary, _constraints):
+        for check in (
+            _task,
+            _words,
+            _budget,
+            _trials,
+            _grid,
+            _metric,
+            _asha,
+            _tokenizer,
+            _vocabulary,
+            _constraints,
+            _training,
+        ):
             for misfit in check(variant):
                 path = _where(misfit.path, spec, name)
                 if (path, misfit.message) not in named:
@@ -440,3 +452,49 @@ def _tag_fault(name: str) -> str:
         return "a name that reads as a path to elsewhere"
     reserved = [prefix for prefix in _RESERVED if name.startswith(prefix)]
     return f"names that begin with {reserved[0]} are set by the sweep itself" if reserved else ""
+
+
+# Keys of training that go with some words of another.
+_GOES_WITH = {
+    "decay": ("schedule", "warmup_stable_decay"),
+    "ema_decay": ("average", "ema"),
+    "last_checkpoints": ("average", "last"),
+}
+
+
+def _training(spec: SweepSpec) -> Iterator[Misfit]:
+    """Schedules with what they need, keys that would do nothing, and half precision without a GPU."""
+
+    def ends(name: str) -> tuple[Any, ...]:
+        held = spec.values[f"training.{name}"]
+        if isinstance(held, ranges.Choice):
+            return held.values
+        return (held.low, held.high) if isinstance(held, ranges.Range) else (held,)
+
+    def misfit(name: str, message: str, *reads: str) -> Misfit:
+        return Misfit(("training", name), message, tuple(("training", read) for read in (name, *reads)))
+
+    if architectures.find(spec.architecture).counts:
+        return
+    schedules, least, most = ends("schedule"), min(ends("warmup")), max(ends("warmup"))
+    falling = [name for name in ("inverse_sqrt", "noam") if name in schedules]
+    if falling and least <= 0:
+        yield misfit(
+            "warmup", f"found {least:g}; {falling[0]} falls from the end of warm-up on: set it above 0", "schedule"
+        )
+    if "warmup_stable_decay" in schedules and most + max(ends("decay")) > 1:
+        message = f"found {max(ends('decay')):g} beside a warmup of {most:g}: together they must not be above 1"
+        yield misfit("decay", f"{message}; lower one of them", "schedule", "warmup")
+    for name, (other, word) in _GOES_WITH.items():
+        others = [each for each in ends(other) if each != word]
+        if word not in ends(other) and spec.values[f"training.{name}"] != Training.model_fields[name].default:
+            yield misfit(name, f"goes with {other}: {word} only; take it out, or set that", other)
+        elif others and len(ends(name)) > 1:
+            message = (
+                f"a range beside a range of {other}, and {others[0]} has no {name}: {others[0]} would be tried twice"
+            )
+            yield misfit(name, f"{message}; vary one of them", other)
+    if "16-mixed" in ends("precision") and not spec.resources.gpus_per_worker:
+        message = "found 16-mixed, which needs a GPU; set resources.gpus_per_worker, or use bf16-mixed"
+        reads: tuple[Path, ...] = (("training", "precision"), ("resources", "gpus_per_worker"))
+        yield Misfit(("training", "precision"), message, reads)

@@ -211,7 +211,7 @@ def _train_and_choose(
         for trial in journal.state.trials.values():
             if trial.outcome is None:
                 outcome = "completed" if trial.share >= FULL else "stopped_early"
-                if early is not None and trial.rung is None:
+                if early is not None and trial.rung is None and not trial.final:
                     outcome = early.outcome
                 journal.append(TrialEnded(trial.id, outcome, "", now_ms()))
         choose = promotion.winner if early is None else promotion.best_so_far

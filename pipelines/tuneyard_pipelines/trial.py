@@ -11,6 +11,8 @@ import contextlib
 import gc
 import logging
 import math
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +26,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import nn
 
 from tuneyard_modules.objective import Divergence, Loader
-from tuneyard_pipelines import checkpoints, evidence, package, pictures, quota
+from tuneyard_pipelines import checkpoints, evidence, package, pictures, promotion, quota
 from tuneyard_pipelines.budget import HARD_STOP_S
 from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.checkpoints import Checkpoint, Facts
@@ -46,6 +48,7 @@ log = logging.getLogger(__name__)
 
 LOG_EVERY_N_STEPS = 10
 LOOK_S = 1.0
+PRECISION: dict[str, Any] = {"32": "32-true", "bf16-mixed": "bf16-mixed", "16-mixed": "16-mixed"}  # Lightning's words
 SAME_SHARE = 1e-9  # shares of the budget that differ by less are the same mark
 
 gc.freeze()  # the libraries stay: to look at their objects after every leg would take half a second of it
@@ -90,7 +93,7 @@ def score_and_pack(folder: str, trial: str) -> tuple[Evidence, str]:
     header = place.header()
     ended = place.state().trials[trial]
     config = header.spec.variant(ended.variant).at(ended.point)
-    _reset_process(config.seed, threads=header.spec.resources.cpus_per_worker)
+    _reset_process(config, threads=header.spec.resources.cpus_per_worker)
     best = checkpoints.best(checkpoints.whole(place.trial(trial)), header.spec.mode)
     if best is None:
         raise TuneyardError(f"trial {trial}: no whole checkpoint with a finite score is left in {place.trial(trial)}")
@@ -114,6 +117,18 @@ def load_network(checkpoint: Checkpoint, config: TrialConfig, sizes: VocabSizes)
     state = torch.load(checkpoint.state, map_location="cpu", weights_only=True)["state_dict"]
     network.load_state_dict({key.removeprefix("network."): value for key, value in state.items()})
     return network
+
+
+def compile_in_place(network: nn.Module) -> None:
+    """Compile what `forward` does; the names of the weights stay. Raises TuneyardError without a C++ compiler."""
+    compiler = os.environ.get("CXX", "g++").split()[0]
+    if shutil.which(compiler) is None:
+        raise TuneyardError(
+            f"training.compile: there is no C++ compiler {compiler} here, which torch.compile needs; install it on "
+            "every machine that trains, or set training.compile to false"
+        )
+    torch.compiler.reset()  # of legs before: their networks would count against the limit of this one's recompilations
+    network.compile(dynamic=True)  # batches differ in their shape
 
 
 @contextlib.contextmanager
@@ -167,25 +182,37 @@ class _Run:
         self.whole_spec, self.config = header.spec, self.spec.at(leg.point)
         self.sweep = SweepFolder(Path(leg.folder))
         self.folder = self.sweep.trial(leg.trial)
-        _reset_process(self.config.seed, threads=self.spec.resources.cpus_per_worker)
+        _reset_process(self.config, threads=self.spec.resources.cpus_per_worker)
         prepared = PreparedData.open(header.data)
         encoded = encode(prepared, self.config.tokenizer)
         self.objective = objective(self.config, prepared, encoded)
         self.stream = self.objective.stream
         self.network = build_network(self.config, encoded.sizes)
+        if self.config.training.compile:
+            compile_in_place(self.network)
         self.module = self.objective.module(self.network)
         self.finish: Finish | None = None
+        self.best_score: float | None = None
+        self.since_best = 0
         self._looked_s = 0.0
 
     def train(self, callbacks: Sequence[pl.Callback]) -> LegResult:
         until = self.spec.rungs()[self.leg.rung]
-        newest = next(reversed(checkpoints.whole(self.folder)), None)
-        if newest is None or newest.facts.share < until - SAME_SHARE:
+        kept = checkpoints.whole(self.folder)
+        newest = next(reversed(kept), None)
+        if newest is not None:
+            best = checkpoints.best(kept, self.spec.mode)
+            self.best_score = best.facts.score if best else None
+            self.since_best = newest.facts.since_best
+        if newest is None or (newest.facts.share < until - SAME_SHARE and not self.gave_up):
             logger = MetricLogger(MetricFile(self.leg.attempt_folder / "metrics.jsonl"))
             logger.log_metrics(self.objective.facts, step=0)
+            training = self.config.training
             trainer = pl.Trainer(
                 accelerator="gpu" if self.spec.resources.gpus_per_worker else "cpu",
                 devices=1,
+                precision=PRECISION[training.precision],
+                accumulate_grad_batches=training.accumulate,
                 max_epochs=-1,
                 logger=logger,
                 log_every_n_steps=LOG_EVERY_N_STEPS,
@@ -207,13 +234,14 @@ class _Run:
                 )
             finally:
                 logger.file.close()
-            self._show()
+            with self.module.averaged():
+                self._show()
         return self._result()
 
     def _stretch(self) -> Iterator[Any]:
-        """The batches up to the next validation; at least one, and no more once the sweep comes to its end."""
+        """The batches up to the next validation; at least one step, and no more once the sweep comes to its end."""
         for number, batch in enumerate(self.stream.between(self.cursor(), self.next_mark())):
-            if number and self.must_finish():
+            if number and number % self.config.training.accumulate == 0 and self.must_finish():
                 return
             yield batch
 
@@ -224,6 +252,17 @@ class _Run:
             self._looked_s = now_s
             self.finish = finishing(self.sweep, self.leg.attempt)
         return self.finish is not None
+
+    def judge(self, score: float | None) -> None:
+        """Note whether a validation is better than all before it."""
+        better = promotion.cost(score, self.spec.mode) < promotion.cost(self.best_score, self.spec.mode)
+        self.best_score, self.since_best = (score, 0) if better else (self.best_score, self.since_best + 1)
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether nothing got better for as long as training.early_stopping waits."""
+        patience = self.config.training.early_stopping
+        return patience is not None and self.since_best >= patience
 
     def cursor(self) -> Cursor:
         return Cursor(self.module.batches_trained, self.module.tokens_trained)
@@ -239,12 +278,16 @@ class _Run:
         kept = checkpoints.whole(self.folder)
         if not kept:
             raise TuneyardError(f"{self.folder}: the checkpoints that were just written are gone or damaged")
-        if self.finish is not None and kept[-1].facts.share < self.spec.rungs()[self.leg.rung] - SAME_SHARE:
+        arrived = kept[-1].facts.share >= self.spec.rungs()[self.leg.rung] - SAME_SHARE
+        if self.finish is not None and not arrived:
             return stands(self.folder, self.spec.mode, self.finish.outcome, self.finish.reason)
         if checkpoints.best(kept, self.spec.mode) is None:
             known = self.spec.metric in kept[-1].facts.metrics
             outcome, message = "diverged" if known else "no_metric", "finite" if known else "reported"
             return stands(self.folder, self.spec.mode, outcome, f"{self.spec.metric} was never {message}")
+        if self.gave_up and not arrived:
+            message = f"training.early_stopping: no better {self.spec.metric} in {self.since_best} validations in a row"
+            return stands(self.folder, self.spec.mode, "stopped_early", message)
         return stands(self.folder, self.spec.mode)
 
     def _show(self) -> None:
@@ -279,14 +322,17 @@ class _Marks(pl.Callback):
         metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("val/")}
         score = metrics.get(run.spec.metric)
         share = run.stream.share(run.cursor())
+        score = score if score is not None and math.isfinite(score) else None
+        run.judge(score)
         facts = Facts(
             step=trainer.global_step,
             position=module.batches_trained,
             tokens=module.tokens_trained,
             share=share,
-            score=score if score is not None and math.isfinite(score) else None,
+            score=score,
             # The sweep's own metric stays, finite or not: it tells a trial that diverged from one that never reported.
             metrics={key: value for key, value in metrics.items() if math.isfinite(value) or key == run.spec.metric},
+            since_best=run.since_best,
         )
         checkpoints.save(
             run.leg.attempt_folder / "checkpoints",
@@ -294,7 +340,7 @@ class _Marks(pl.Callback):
             lambda path: trainer.save_checkpoint(path, weights_only=False),
         )
         checkpoints.prune(run.folder, run.spec.mode, run.leg.attempt)
-        if share >= self._until - SAME_SHARE or run.must_finish():
+        if share >= self._until - SAME_SHARE or run.gave_up or run.must_finish():
             trainer.should_stop = True
 
 
@@ -352,9 +398,12 @@ def _memory() -> dict[str, float]:
     return memory
 
 
-def _reset_process(seed: int, *, threads: int) -> None:
+def _reset_process(config: TrialConfig, *, threads: int) -> None:
     """A reused process starts every leg alike."""
-    pl.seed_everything(seed, verbose=False)
+    pl.seed_everything(config.seed, verbose=False)
     torch.set_num_threads(threads)
     torch.set_default_dtype(torch.float32)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    deterministic = config.training.deterministic
+    torch.use_deterministic_algorithms(True, warn_only=not deterministic)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # matrix products on a GPU refuse without it

@@ -61,10 +61,26 @@ FOREIGN: dict[str, str] = {
         "training.min_learning_rate_share": (
             "min_lr min_lr_ratio eta_min final_lr final_learning_rate min_learning_rate"
         ),
-        "training.weight_decay": "wd decay l2 l2_penalty",
+        "training.weight_decay": "wd l2 l2_penalty",
         "training.gradient_clip": "grad_clip clip_grad clip_norm max_grad_norm gradient_clip_val clip",
         "training.label_smoothing": "smoothing label_smoothing_factor label_smooth",
         "training.adam_beta2": "beta2 beta_2 betas",
+        "training.accumulate": (
+            "accumulate_grad_batches gradient_accumulation gradient_accumulation_steps grad_accum grad_accum_steps "
+            "accumulation_steps accumulation update_freq accum_freq"
+        ),
+        "training.schedule": "lr_scheduler lr_schedule lr_scheduler_type learning_rate_schedule lr_decay",
+        "training.decay": "cooldown cooldown_steps decay_steps decay_ratio decay_share lr_decay_iters",
+        "training.early_stopping": "patience early_stopping_patience early_stop stop_early",
+        "training.average": "weight_averaging averaging swa ema polyak model_averaging",
+        "training.ema_decay": "ema_rate ema_momentum polyak_decay",
+        "training.last_checkpoints": "average_checkpoints num_checkpoints last_n avg_last checkpoints_to_average",
+        "training.precision": "dtype amp fp16 bf16 mixed_precision half autocast",
+        "model.gradient_checkpointing": (
+            "grad_checkpointing activation_checkpointing checkpoint_activations recompute remat"
+        ),
+        "training.compile": "torch_compile compile_model use_compile jit",
+        "training.deterministic": "use_deterministic_algorithms determinism cudnn_deterministic reproducible",
         "training.evaluations": "eval_interval eval_steps val_check_interval num_evals evals",
         "data.tokenizer.vocab_size": "vocabulary_size n_vocab num_words bpe_size vocab",
         "data.source": "dataset dataset_name train_file data_path corpus",
@@ -73,7 +89,7 @@ FOREIGN: dict[str, str] = {
         "search.trials": "num_samples n_trials num_trials max_trials trial_count max_evals n_iter",
         "search.max_concurrent_trials": "max_concurrent n_jobs parallelism num_workers parallel_trials concurrency",
         "search.algorithm": "sampler searcher search_alg search_algorithm method strategy",
-        "search.scheduler": "pruner early_stopping stopper",
+        "search.scheduler": "pruner stopper",
         "search.metric": "objective monitor target_metric",
         "search.retries": "max_failures max_retries",
         "search.scheduler.reduction_factor": "eta_factor halving_factor",
@@ -93,6 +109,7 @@ _NOTES = {
     "training.batch_tokens": "counted in tokens, not in examples",
     "training.warmup": "a share of the budget",
     "training.evaluations": "how many over the whole budget",
+    "training.early_stopping": "counted in validations",
     "model.sequence_length": "in tokens",
 }
 

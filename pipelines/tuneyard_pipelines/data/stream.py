@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to train: `amount` unpadded tokens, steps (one batch each) or epochs (passes over what is kept)."""
+    """How long to train: `amount` unpadded tokens, steps or epochs (passes over what is kept).
+
+    A step is an optimiser update over `batches_per_step` batches.
+    """
 
     unit: Literal["tokens", "steps", "epochs"]
     amount: float
+    batches_per_step: int = 1
 
 
 @dataclass(frozen=True)
@@ -61,15 +65,16 @@ class Stream(ABC, Generic[Batch]):
         Epochs are counted by their tokens, so that the last pass ends at exactly 1.
         """
         if self._budget.unit == "steps":
-            return cursor.position / self._budget.amount
+            return cursor.position / (self._budget.amount * self._budget.batches_per_step)
         if self._budget.unit == "tokens":
             return cursor.tokens / self._budget.amount
         return cursor.tokens / (self._budget.amount * self.tokens_per_pass)
 
     def between(self, start: Cursor, until_share: float) -> Iterator[Batch]:
-        """The batches from `start` until `until_share` of the budget is used; the one that crosses it is the last.
+        """The batches from `start` until `until_share` of the budget is used; the step that crosses it is the last.
 
-        Passes before `start` are planned again to find the place: milliseconds each.
+        `start` lies between two steps, and so does the end. Passes before `start` are planned again to find the place:
+        milliseconds each.
         """
         position, tokens = start.position, start.tokens
         skip = position
@@ -77,7 +82,7 @@ class Stream(ABC, Generic[Batch]):
             batches = self._batches(number)
             for members in batches[skip:]:
                 share = self.share(Cursor(position, tokens))
-                if share >= until_share:
+                if share >= until_share and position % self._budget.batches_per_step == 0:
                     return
                 batch = self._build(members, share)
                 position, tokens = position + 1, tokens + batch.tokens

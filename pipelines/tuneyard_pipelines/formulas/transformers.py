@@ -106,7 +106,7 @@ def _transformer(values: Values, *, norm: str = "pre", positions: str, activatio
         bias=values.get("model.bias", True),
         without=values.get("model.without", "nothing"),
         dropout=values.get("model.dropout", 0) > 0,
-        checkpointing=values.get("training.gradient_checkpointing", False),
+        checkpointing=values.get("model.gradient_checkpointing", False),
     )
 
 

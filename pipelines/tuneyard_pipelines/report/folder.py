@@ -46,6 +46,9 @@ def _trial(folder: SweepFolder, header: Header, state: SweepState, trial: TrialS
     scores = {shares[leg.rung] if leg.rung < len(shares) else leg.share: leg.score for leg in trial.legs}
     if trial.cut is not None:
         scores[trial.cut.share] = trial.cut.score
+    share = max(scores, default=0.0)
+    if trial.final:
+        scores[1.0] = trial.score
     shown = trial_shown(trial, state)  # one that was open when its sweep ended did not go on waiting
     return Trial(
         id=trial.id,
@@ -57,7 +60,8 @@ def _trial(folder: SweepFolder, header: Header, state: SweepState, trial: TrialS
         variant=trial.variant,
         message=shown.reason,
         score=trial.score,
-        share=max(scores, default=0.0),
+        share=share,
+        final=trial.final,
         tokens=trial.tokens,
         parameters=cost.parameters(values, vocab_sizes(values, header.vocabularies)),
         seconds=trial.trained_ms / 1000,

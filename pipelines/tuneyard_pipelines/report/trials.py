@@ -24,6 +24,7 @@ class Trial:
 
     point: its varied keys, dotted; values: all its keys, also those that are the same for every trial.
     state: waiting, running, or its outcome. share: of its budget, 0 to 1; scores: share -> best score up to there.
+    final: it stopped itself before its whole budget, which would not have made it better.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Trial:
     tokens: int = 0
     parameters: int | None = None
     seconds: float | None = None
+    final: bool = False
     scores: Mapping[float, float | None] = field(default_factory=dict)
     curves: Mapping[str, Sequence[CurvePoint]] = field(default_factory=dict)
 
@@ -119,7 +121,7 @@ class Comparison:
 
 
 def ordered(sweep: Sweep) -> list[Trial]:
-    """Full budgets by score, then lesser budgets by share and score, then those without a score, failed ones last."""
+    """Full budgets and what is final by score, then lesser budgets by share and score, without a score, failed ones."""
     return sorted(sweep.trials, key=lambda trial: (*_standing(trial, sweep.mode), trial.number))
 
 
@@ -161,5 +163,5 @@ def counted(count: int, noun: str) -> str:
 
 
 def _standing(trial: Trial, mode: Mode) -> tuple[int, float, float]:
-    group = 3 if trial.failed else 2 if not trial.scored else 0 if trial.full else 1
+    group = 3 if trial.failed else 2 if not trial.scored else 0 if trial.full or trial.final else 1
     return group, 0.0 if group == 0 else -trial.share, cost(trial.score, mode)

@@ -127,6 +127,23 @@ def test_budget_ends_at_its_unit(budget, steps):
         assert len(batches) == steps
 
 
+@pytest.mark.parametrize("budget", [Budget("steps", 7, 3), Budget("epochs", 2, 3), Budget("tokens", 500, 3)])
+def test_a_step_over_several_batches_is_never_cut(budget):
+    found = stream(LENGTHS, budget)
+    batches = list(found.between(Cursor(), 1.0))
+    assert len(batches) % 3 == 0
+    assert batches[-3].share < 1.0, "no step begins after the budget"
+    assert budget.unit != "steps" or (len(batches), batches[-3].share) == (21, 6 / 7)
+    cursor, parts = Cursor(), []
+    for mark in (0.1, 0.5, 0.51, 1.0):
+        part = list(found.between(cursor, mark))
+        assert len(part) % 3 == 0
+        parts += part
+        cursor = Cursor(len(parts), sum(batch.tokens for batch in parts))
+        assert found.share(cursor) >= mark
+    assert [batch.ids for batch in parts] == [batch.ids for batch in batches]
+
+
 def test_part_of_an_epoch():
     found = stream(LENGTHS, Budget("epochs", 0.5))
     batches = list(found.between(Cursor(), 1.0))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tuneyard_pipelines import promotion
 from tuneyard_pipelines.journal import (
     AttemptStarted,
+    LegCut,
     LegEnded,
     LegFailed,
     LegStarted,
@@ -247,6 +248,37 @@ def test_ranking_is_by_the_score_at_that_rung() -> None:
     state = after_rungs([[1.0, 9.0], [2.0, 8.0], [3.0]])
     assert [t.number for t in promotion.ranked(state.trials.values(), "max", rung=0)] == [3, 2, 1]
     assert [t.number for t in promotion.ranked(state.trials.values(), "max", rung=1)] == [1, 2]
+
+
+def stopped_itself(trial: str, rung: int, share: float, score: float) -> LegCut:
+    return LegCut(trial, 1, rung, share, 0, 0, score, {}, 0, final=True)
+
+
+def test_a_trial_that_stopped_itself_goes_no_further_and_counts_as_full() -> None:
+    rules = Rules(THREE, 3, 3, "max")
+    state = after_rungs([[1.0], [2.0], [3.0]]).after(LegStarted("t3", 1, 1, 0))
+    state = state.after(stopped_itself("t3", 1, 0.2, 3.5))
+    assert next_leg(state, rules, exhausted=False) is Else.DONE, "even before its end is written down"
+    state = state.after(TrialEnded("t3", "stopped_early", "", 0))
+    assert next_leg(state, rules, exhausted=False) is Else.DONE
+    assert promotion.winner(state.trials, "max") == state.trials["t3"]
+    assert [t.number for t in promotion.standings(state.trials.values(), {"": THREE}, "max")] == [3, 2, 1]
+    others = replace(rules, trials=9)
+    more = state.after(TrialCreated("t4", 4, "", {}, 0)).after(LegEnded("t4", 1, 0, THREE[0], 0, 0, 9.0, {}, 0))
+    assert next_leg(more, others, exhausted=False) == Go("t4", 1), "its rung is as it was for the others"
+
+
+def test_without_a_scheduler_all_may_stop_themselves() -> None:
+    rules = Rules((1.0,), 3, 2, "min")
+    state = SweepState().after(AttemptStarted(1, 0, "node-1", {}, {}))
+    for number, score in ((1, 0.5), (2, 0.4)):
+        state = state.after(TrialCreated(f"t{number}", number, "", {}, 0)).after(LegStarted(f"t{number}", 1, 0, 0))
+        state = state.after(stopped_itself(f"t{number}", 0, 0.3, score))
+        state = state.after(TrialEnded(f"t{number}", "stopped_early", "", 0))
+    assert next_leg(state, rules, exhausted=False) is Else.DONE
+    winner = promotion.winner(state.trials, "min")
+    assert winner is not None
+    assert winner.id == "t2"
 
 
 def test_a_failed_trial_counts_at_its_rung_and_goes_no_further() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ray.tune.search import Searcher
 
-from tuneyard_pipelines import checkpoints
+from tuneyard_pipelines import checkpoints, promotion
 from tuneyard_pipelines.checkpoints import Facts
 from tuneyard_pipelines.control import Wishes
 from tuneyard_pipelines.errors import TuneyardError
@@ -301,6 +301,24 @@ def test_the_proposals_see_every_score_a_trial_had(make_folder: MakeFolder) -> N
     name, _ = attempt.ask()
     attempt.answer(name, LegResult(share=1 / 9, score=None))
     assert math.isnan(observed(list(attempt.journal.state.trials.values())[-1]).scores[0][1])
+
+
+def test_a_trial_that_stopped_itself_is_over_and_may_win(make_folder: MakeFolder) -> None:
+    folder = make_folder()
+    attempt = Attempt(folder)
+    name, _ = attempt.ask()
+    why = "training.early_stopping: no better val/loss in 2 validations in a row"
+    attempt.answer(name, LegResult("stopped_early", why, share=0.05, tokens=10, step=1, score=100.0))
+    attempt.keep("t001")
+    trial = attempt.trial("t001")
+    assert (trial.outcome, trial.message, trial.final) == ("stopped_early", why, True)
+    assert (trial.share, trial.score, trial.rung) == (0.05, 100.0, None), "how far it came is what it was"
+    assert observed(trial).scores == ((1.0, 100.0),)
+    attempt.go_on()
+    assert attempt.trial("t001") == trial, "it was sent no further"
+    found = promotion.winner(attempt.journal.state.trials, attempt.spec.mode)
+    assert found == trial
+    assert Attempt(folder).ask()[1] == Searcher.FINISHED
 
 
 def test_the_rules_are_those_of_the_spec(make_folder: MakeFolder) -> None:

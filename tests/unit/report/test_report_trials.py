@@ -26,6 +26,15 @@ def test_full_budgets_stand_first_then_lesser_ones_then_no_score_then_failures()
     assert ranks(sweep(trials)) == {"t005": 1, "t004": 2, "t006": 3, "t002": 4}
 
 
+def test_a_trial_that_stopped_itself_stands_among_full_budgets() -> None:
+    trials = [
+        trial(1, score=0.1),
+        trial(2, score=0.8, share=0.3, state="stopped_early", final=True),
+        trial(3, score=0.9),
+    ]
+    assert [entry.number for entry in ordered(sweep(trials))] == [3, 2, 1]
+
+
 def test_equal_scores_share_a_rank() -> None:
     trials = [trial(1, score=0.2), trial(2, score=0.5), trial(3, score=0.5), trial(4, score=0.5, share=0.3)]
     assert ranks(sweep(trials)) == {"t002": 1, "t003": 1, "t001": 3, "t004": 4}

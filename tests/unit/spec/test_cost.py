@@ -127,7 +127,7 @@ def test_checkpointed_layers_keep_their_inputs_and_one_of_them_the_rest(architec
         logits_BTV = network(*[tokens] * formula.sequences)
     given = alive.floats() / (rows * length) - logits_BTV.shape[-1]
 
-    checkpointed = point | {"training.gradient_checkpointing": True}
+    checkpointed = point | {"model.gradient_checkpointing": True}
     last = "model.num_decoder_layers" if architecture == "transformer" else "model.num_layers"
     fewer = {last: point[last] - 1}
     kept_of_one = formula.kept_floats(point) - formula.kept_floats(point | fewer)

@@ -39,7 +39,7 @@ def test_defaults_of_the_smallest_spec():
     assert read.ranges == {}
     assert (config.model.d_model, config.model.d_ff, config.training.batch_tokens) == (128, 512, 4096)
     assert (read.metric, read.mode, read.rungs()) == ("val/exact_match", "max", (1.0,))
-    assert config.training.budget == ("tokens", 3_000_000)
+    assert config.training.budget == ("tokens", 3_000_000, 1)
     assert (read.resources.memory_per_worker_bytes, read.resources.stall_timeout_s) == (4 << 30, 600)
 
 

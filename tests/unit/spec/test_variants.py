@@ -192,8 +192,9 @@ def test_each_variant_has_a_budget_of_its_own():
     assert small.at({"model.num_heads": 1, "model.num_layers": 1, "training.learning_rate": 0.002}).training.budget == (
         "tokens",
         100,
+        1,
     )
-    assert wide.at({}).training.budget == ("steps", 5)
+    assert wide.at({}).training.budget == ("steps", 5, 1)
     lines = refused(each[0], text=without)
     assert any("exactly one of max_tokens, max_steps, max_epochs is needed; found none" in line for line in lines)
     [line] = refused("variants.wide.training.max_steps=5")
