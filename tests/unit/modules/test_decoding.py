@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
+import reference_models
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -217,29 +219,8 @@ def _prompts(seed: int, rows: int, length: int = 4) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def pair() -> tuple[DecoderOnly, Any]:
     """Ours, and Hugging Face's GPT-2 with the same weights."""
-    transformers = pytest.importorskip("transformers")
     ours = _language(11, vocab_size=11)
-    config = transformers.GPT2Config(
-        vocab_size=11, n_embd=16, n_head=2, n_layer=2, n_positions=24, activation_function="gelu", bos_token_id=BOS
-    )
-    theirs = transformers.GPT2LMHeadModel(config).eval().double()
-    names = {"attention_norm": "ln_1", "feed_forward_norm": "ln_2", "attention.output": "attn.c_proj"}
-    names |= {"feed_forward.0": "mlp.c_fc", "feed_forward.2": "mlp.c_proj"}
-    own = ours.state_dict()
-    with torch.no_grad():
-        theirs.transformer.wte.weight.copy_(own["embedding.weight"])
-        theirs.transformer.wpe.weight.copy_(ours.positions(0, 24))
-        for kind in ("weight", "bias"):
-            getattr(theirs.transformer.ln_f, kind).copy_(own[f"norm.{kind}"])
-        for place, block in enumerate(theirs.transformer.h):
-            mine = {name: block.get_submodule(their) for name, their in names.items()}
-            for name, module in mine.items():
-                weight = own[f"layers.{place}.{name}.weight"]
-                module.weight.copy_(weight.T if weight.ndim == 2 else weight)
-                module.bias.copy_(own[f"layers.{place}.{name}.bias"])
-            for kind in ("weight", "bias"):
-                parts = [own[f"layers.{place}.attention.{part}.{kind}"] for part in ("query", "key_value")]
-                getattr(block.attn.c_attn, kind).copy_(torch.cat(parts).movedim(0, -1))
+    theirs = reference_models.gpt2(ours)[0].double()
     ids = _prompts(0, 3, 7)
     assert_close(ours(ids), theirs(ids).logits)
     return ours, theirs
@@ -295,6 +276,40 @@ def test_greedy_is_hugging_faces(pair: tuple[DecoderOnly, Any]) -> None:
     assert greedy(ours, prompts[:, :-1], bos_id=prompts[:, -1], eos_id=EOS, max_length=13, banned_ids=(0,)) == rows
 
 
+def _translations(theirs: Any, source: torch.Tensor, **options: Any) -> list[list[int]]:
+    said = theirs.generate(source, do_sample=False, max_new_tokens=9, **options)[:, 1:].tolist()
+    return [[token for token in row[: row.index(EOS) if EOS in row else None] if token] for row in said]
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0])
+def test_translations_are_those_of_hugging_faces_marian(penalty: float) -> None:
+    torch.manual_seed(34)
+    ours = EncoderDecoder(TransformerConfig(11, 16, 2, 2, max_length=12, norm="post", positions="sinusoidal")).eval()
+    _spread(ours)
+    theirs = reference_models.marian(ours.double())[0].double()
+    source = torch.randint(3, 11, (9, 6), generator=torch.Generator().manual_seed(2))
+    source[:3, 4:] = 0
+    attend = {"attention_mask": (source != 0).long(), "suppress_tokens": [0]}
+    plain = greedy(ours, source, bos_id=BOS, eos_id=EOS, max_length=10, banned_ids=(0,))
+    assert plain == _translations(theirs, source, **attend)
+    found = beam(
+        ours,
+        source,
+        bos_id=BOS,
+        eos_id=EOS,
+        max_length=10,
+        beam_size=4,
+        n_best=3,
+        length_penalty=penalty,
+        banned_ids=(0,),
+    )
+    rows = _translations(
+        theirs, source, num_beams=4, num_return_sequences=3, length_penalty=penalty, early_stopping=False, **attend
+    )
+    assert [text.ids for row in found for text in row] == rows
+    assert [row[0].ids for row in found] != plain, "the search should find other texts"
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
 @pytest.mark.parametrize(
     "filters",
@@ -307,7 +322,6 @@ def test_greedy_is_hugging_faces(pair: tuple[DecoderOnly, Any]) -> None:
     ],
 )
 def test_what_is_left_out_is_what_hugging_face_leaves_out(filters: dict[str, Any], temperature: float) -> None:
-    transformers = pytest.importorskip("transformers")
     logits = 3 * torch.randn(50, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     expected = logits / temperature
     warpers = {"top_k": transformers.TopKLogitsWarper, "top_p": transformers.TopPLogitsWarper}
