@@ -1,6 +1,6 @@
 """What a point costs by its architecture's formulas: parameters, FLOPs, memory, and seconds once calibrated.
 
-What a FLOP and a token are, and what `values` holds, stands in `formulas.py`.
+What a FLOP and a token are, and what `values` holds, stands in `formulas`.
 """
 
 from __future__ import annotations
