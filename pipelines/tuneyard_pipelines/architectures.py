@@ -25,7 +25,7 @@ GROUP = "tuneyard.architectures"
 _FUNCTION = re.compile(r"[\w.]+:\w+")
 _OF_ALL = ("model.architecture", "model.sequence_length")
 _OF_COUNTING = tuple(
-    f"training.{key}" for key in ("max_tokens", "max_steps", "max_epochs", "batch_tokens", "evaluations")
+    f"training.{key}" for key in ("max_tokens", "max_steps", "max_epochs", "batch_tokens", "accumulate", "evaluations")
 )
 
 

@@ -42,6 +42,7 @@ def test_counting_follows_no_optimiser() -> None:
         "model.order",
         "training.max_tokens",
         "training.batch_tokens",
+        "training.accumulate",
         "training.evaluations",
         "data.tokenizer.type",
         "data.tokenizer.normalization",
