@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
@@ -60,14 +61,18 @@ def network(architecture: str, *, seed: int = 0, sizes: VocabSizes = SIZES, **mo
 
 
 def module(architecture: str, network: nn.Module, learning_rate: float = 3e-3) -> SequenceModule:
-    """The network with its loss."""
+    """The network with its loss, and a trainer, whose precision the optimiser asks for."""
     optimization = Optimization(learning_rate=learning_rate, warmup=0.0, weight_decay=0.0)
+    made: SequenceModule
     if architecture in TRANSLATION:
         settings = TranslationSettings(max_length=LENGTH)
-        return TranslationModule(network, optimization, settings, decode=str, references={0: "a"})
-    if architecture in MASKED:
-        return MaskedLanguageModule(network, optimization, MaskedSettings(mask_id=VOCAB))
-    return LanguageModelingModule(network, optimization, LanguageSettings(), text_bytes=1)
+        made = TranslationModule(network, optimization, settings, decode=str, references={0: "a"})
+    elif architecture in MASKED:
+        made = MaskedLanguageModule(network, optimization, MaskedSettings(mask_id=VOCAB))
+    else:
+        made = LanguageModelingModule(network, optimization, LanguageSettings(), text_bytes=1)
+    made.trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    return made
 
 
 def ids(*shape: int, seed: int = 0) -> Tensor:
