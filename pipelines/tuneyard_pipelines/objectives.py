@@ -148,13 +148,7 @@ class LanguageModeling:
     def __init__(self, config: TrialConfig, prepared: PreparedData, encoded: EncodedData) -> None:
         self._config, self._prepared, self._encoded = config, prepared, encoded
         length, batch_tokens = config.model.sequence_length, config.training.batch_tokens
-        self.stream = WindowStream(
-            encoded.split("train"),
-            sequence_length=length,
-            batch_tokens=batch_tokens,
-            seed=config.seed,
-            budget=Budget(*config.training.budget),
-        )
+        self.stream = _windows(config, encoded)
         held_out = encoded.split("validation")
         self.validation: list[LanguageBatch] = evaluation_windows(
             held_out, sequence_length=length, batch_tokens=batch_tokens
@@ -202,13 +196,7 @@ class MaskedLanguageModeling:
     def __init__(self, config: TrialConfig, prepared: PreparedData, encoded: EncodedData) -> None:
         self._config, self._prepared, self._encoded = config, prepared, encoded
         length, batch_tokens = config.model.sequence_length, config.training.batch_tokens
-        self.stream = WindowStream(
-            encoded.split("train"),
-            sequence_length=length,
-            batch_tokens=batch_tokens,
-            seed=config.seed,
-            budget=Budget(*config.training.budget),
-        )
+        self.stream = _windows(config, encoded)
         self.settings = masked_settings(config, encoded)
         self.validation: list[MaskedBatch] = masked_windows(
             encoded.split("validation"),
@@ -248,6 +236,17 @@ class MaskedLanguageModeling:
         maps = attention_maps(network, shown_T)
         tokens = spelled(self._encoded.tokenizers["text"], shown_T.tolist(), self.settings.mask_id)
         return [AttentionMap("self", maps["self"], tokens, tokens)]
+
+
+def _windows(config: TrialConfig, encoded: EncodedData) -> WindowStream:
+    """The training stream of documents."""
+    return WindowStream(
+        encoded.split("train"),
+        sequence_length=config.model.sequence_length,
+        batch_tokens=config.training.batch_tokens,
+        seed=config.seed,
+        budget=Budget(*config.training.budget),
+    )
 
 
 def masked_settings(config: TrialConfig, encoded: EncodedData) -> MaskedSettings:
