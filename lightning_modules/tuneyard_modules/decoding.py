@@ -124,6 +124,15 @@ class Decoding:
                 "give a temperature, such as 1, or leave it out"
             )
 
+        if self.length_penalty != 1.0 and self.beam == 1:
+            raise DecodingError(
+                f"length_penalty={self.length_penalty:g} only matters to a beam: give beam, such as 5, or leave it out"
+            )
+        if self.seed and not drawn:
+            raise DecodingError(
+                f"seed={self.seed} only matters to draws: give a temperature, such as 1, or leave it out"
+            )
+
     def generators(self) -> list[torch.Generator]:
         """A source of chance for each of the `n_best`; a larger n_best has those of a smaller one first."""
         seeds = torch.Generator().manual_seed(self.seed)

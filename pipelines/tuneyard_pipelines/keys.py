@@ -499,7 +499,7 @@ class DataSpec(Part):
     ] = _key(
         ...,
         "Where texts come from. For translation: builtin/dates, builtin/numbers (in words -> in digits), or a file of "
-        "pairs (.tsv and .txt parted by tabs, .csv, .jsonl, .parquet). For language_modeling: builtin/stdlib, the "
+        "pairs (.tsv and .txt parted by tabs, .csv, .jsonl, .parquet). For other tasks: builtin/stdlib, the "
         "sources of Python's standard library, or a file of documents (.txt parted by blank lines, .csv, .jsonl, "
         ".parquet). All but .parquet may be packed as .gz; corpus/*.txt means all files that fit. For both: sequences "
         "of symbols with their copy (builtin/copy), reverse (builtin/reverse) or order (builtin/sort), and "
@@ -604,7 +604,8 @@ class Search(Part):
         | None
     ) = _key(
         None,
-        "What is compared; left out, val/exact_match for translation, val/bits_per_byte for language_modeling.",
+        "What is compared; left out, val/exact_match for translation, val/bits_per_byte for language_modeling, "
+        "val/loss for masked_lm.",
         examples=["val/exact_match"],
     )
     include: Annotated[

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import groupby
 
 import torch
@@ -50,13 +51,15 @@ class Filler:
     def answers(self, texts: Sequence[str], how: Decoding, *, steps: bool = False) -> list[Answer]:
         """Each text with its masks filled, by the likeliest tokens first; a step is a mask.
 
-        The score of a candidate is the log-probability of its tokens in nats, those of different masks independent.
-        Raises InputError for settings other than beam and n_best, and for a text without a mask or with more tokens
-        than the network reads.
+        The score of a candidate is the mean log-probability of its tokens in nats, those of different masks
+        independent. A text without a mask, or with more tokens than the network reads, stays as it is, and a note says
+        why. Raises InputError for settings other than beam and n_best.
         """
         plain = Decoding(beam=how.beam, n_best=how.n_best)
-        if how != plain:
-            raise InputError(f"{how}: a mask is filled by its likeliest tokens; only beam and n_best can be chosen")
+        if other := [one.name for one in fields(how) if getattr(how, one.name) != getattr(plain, one.name)]:
+            raise InputError(
+                f"{', '.join(other)}: a mask is filled by its likeliest tokens; only beam and n_best can be chosen"
+            )
         return [self._answer(text, how.n_best, steps=steps) for text in texts]
 
     def scores(self, texts: Sequence[str], references: Sequence[str]) -> list[Candidate]:
@@ -66,11 +69,10 @@ class Filler:
     def _answer(self, text: str, n_best: int, *, steps: bool) -> Answer:
         ids = read(self.tokenizer, text, self.mask_id)
         if self.mask_id not in ids:
-            raise InputError(f"{text[:40]!r}: no {MASK} in it; write one for each token that is to be told")
+            return _unfilled(text, f"it has no {MASK}, which stands for a token to be told: nothing was filled")
         if len(ids) > self.length:
-            raise InputError(
-                f"{text[:40]!r}: {len(ids)} tokens, but the model sees {self.length} at once; shorten the text"
-            )
+            seen = f"more than the {self.length} that the model sees at once: nothing was filled; shorten it"
+            return _unfilled(text, f"it has {len(ids)} tokens, {seen}")
         nats_KV = self._nats(ids)
         # The best of all choices: of the masks so far, and one token more.
         best: list[tuple[float, list[int]]] = [(0.0, [])]
@@ -83,7 +85,7 @@ class Filler:
             ]
             best = sorted(longer, key=lambda one: -one[0])[:n_best]
         candidates = tuple(
-            Candidate(self._filled(ids, told), total, self._steps(nats_KV, told) if steps else ())
+            Candidate(self._filled(ids, told), total / len(told), self._steps(nats_KV, told) if steps else ())
             for total, told in best
         )
         return Answer(text, candidates, 0, remarks([token for token in ids if token != self.mask_id], 0, ""))
@@ -100,7 +102,7 @@ class Filler:
 
     def _filled(self, ids: Sequence[int], told: Sequence[int]) -> str:
         left = iter(told)
-        return self.tokenizer.continuation([next(left) if token == self.mask_id else token for token in ids])
+        return self.tokenizer.decode([next(left) if token == self.mask_id else token for token in ids])
 
     def _steps(self, nats_KV: Tensor, told: Sequence[int]) -> tuple[Step, ...]:
         steps = []
@@ -112,3 +114,7 @@ class Filler:
 
     def _token(self, token: int, nats: float) -> Token:
         return Token(self.tokenizer.continuation([token]), token, math.exp(nats))
+
+
+def _unfilled(text: str, why: str) -> Answer:
+    return Answer(text, (Candidate(text, 0.0),), 0, (why,))

@@ -427,6 +427,9 @@ def _problems(spec: SweepSpec, space: Space, survey: Survey) -> tuple[str, ...]:
     problems = list(survey.failing)
     if not survey.feasible:
         worst, count = max(survey.broken.items(), key=lambda entry: entry[1])
+        if not space.keys:
+            problems.append(f"its one point cannot be built: {space.explained(worst)}")
+            return tuple(problems)
         drawn = f"all {survey.examined:,} points" if survey.whole else f"all of {survey.examined:,} points drawn"
         problems.append(
             f"no point is feasible: {drawn} break a rule; most, {count:,}, break {worst}: widen the ranges of its keys "

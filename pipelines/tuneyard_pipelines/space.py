@@ -90,6 +90,15 @@ class Space:
         """The first rule that a point breaks, or None for a feasible one."""
         return next(iter(self.broken_rules(point)), None)
 
+    def explained(self, broken: str) -> str:
+        """A rule with its reason and the keys to change; a constraint with what to do."""
+        for rule in self._rules:
+            if rule.name == broken:
+                values = complete(self._values)
+                found = ", ".join(f"{key} = {values.get(key)}" for key in rule.keys)
+                return f"it breaks {rule.name}, for {rule.message}; found {found}: change one of them"
+        return f"it breaks the constraint {broken}: change the keys of that, or leave it out"
+
     def identity(self, point: Point) -> tuple[Scalar, ...]:
         """What makes two points the same."""
         return tuple(point[key] for key in self.keys)

@@ -111,6 +111,8 @@ def readings(look: Look, task: str | None = None) -> tuple[tuple[Reading, ...], 
     Raises DataError if there is none, or none for `task`.
     """
     found, clear = _readings(look)
+    if task is not None and TASK_DATA[task].documents:  # whatever is learned from documents reads the same ones
+        found = [replace(one, task=task) if TASK_DATA[one.task].documents else one for one in found]
     fitting = tuple(one for one in found if task in (None, one.task) and TASK_DATA[one.task].takes(look.source))
     if not fitting:
         held = ", ".join(f"{column.name!r} ({column.kind})" for column in look.columns) or "documents of plain text"
@@ -325,7 +327,7 @@ def _tokenizer(task: str, sides: Sequence[Sequence[str]], text_bytes: int) -> tu
     if task == "translation" and median <= 40 and alphabet <= 400:
         return {"type": "char"}, f"{characters}: texts are short, {median:,.0f} characters"
     if text_bytes < 400_000:
-        if alphabet > 400 or (task == "language_modeling" and scripts(texts)[:1] == ("Latin",)):
+        if alphabet > 400 or (TASK_DATA[task].documents and scripts(texts)[:1] == ("Latin",)):
             return {"type": "byte"}, f"{characters}: too little text to learn longer pieces"
         return {"type": "char"}, f"{characters}: too little text to learn longer pieces"
     steps = ((2_000_000, 1000), (20_000_000, 2000), (200_000_000, 4000))
@@ -351,6 +353,8 @@ def _lengths(task: str, by_column: Sequence[Sequence[int]], tokenizer: str) -> t
 
 
 def _metric(task: str, side: Sequence[str]) -> tuple[str, str]:
+    if task == "masked_lm":
+        return "val/loss", "nats for a hidden word: the smaller the better"
     if task == "language_modeling":
         return "val/bits_per_byte", "bits for a byte of text it has not seen: the smaller the better"
     if language(side) or np.median([len(text) for text in side]) > 20:

@@ -28,7 +28,7 @@ Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Over
 Task = Annotated[
     str | None,
     typer.Option(
-        "--task", metavar="TASK", help="translation or language_modeling; otherwise what the data looks like."
+        "--task", metavar="TASK", help="translation, language_modeling or masked_lm; else what it looks like."
     ),
 ]
 

@@ -56,7 +56,7 @@ def test_the_likeliest_fill_and_every_choice_of_them_is_ranked(filler: Filler, t
     assert filler.network.shown[0][-1] == 2, "the end of the text is shown"
     words = tokenizer.vocab_size - 4 - 3
     total = math.exp(2) + math.exp(1) + 1 + words * math.exp(-5)
-    assert answer.candidates[0].score == pytest.approx(2 * math.log(math.exp(2) / total), rel=1e-5)
+    assert answer.candidates[0].score == pytest.approx(math.log(math.exp(2) / total), rel=1e-5)
     first, second = answer.candidates[0].steps
     assert [token.text for token in first.likeliest[:3]] == ["q", "眠", "x"]
     assert first.taken.probability == pytest.approx(math.exp(2) / total, rel=1e-5)
@@ -64,11 +64,12 @@ def test_the_likeliest_fill_and_every_choice_of_them_is_ranked(filler: Filler, t
 
 
 def test_what_cannot_be_filled_is_refused_with_the_remedy(filler: Filler) -> None:
-    with pytest.raises(InputError, match=r"'the': no \[MASK\] in it; write one"):
-        filler.answers(["the"], Decoding())
-    with pytest.raises(InputError, match="13 tokens, but the model sees 12 at once; shorten"):
-        filler.answers(["[MASK]" + "t" * 12], Decoding())
-    with pytest.raises(InputError, match="only beam and n_best can be chosen"):
+    none, long, good = filler.answers(["the", "[MASK]" + "t" * 12, "[MASK]"], Decoding())
+    assert none.candidates[0].text == "the"
+    assert none.notes == ("it has no [MASK], which stands for a token to be told: nothing was filled",)
+    assert "it has 13 tokens, more than the 12 that the model sees at once" in long.notes[0]
+    assert good.candidates[0].text == "q", "the others are answered all the same"
+    with pytest.raises(InputError, match=r"^temperature: a mask is filled by its likeliest tokens"):
         filler.answers(["[MASK]"], Decoding(temperature=1.0))
     with pytest.raises(InputError, match="no probability for a text"):
         filler.scores(["[MASK]"], ["q"])

@@ -191,6 +191,8 @@ def test_only_the_likeliest_are_drawn() -> None:
         ({"beam": 5, "temperature": 0.8}, r"beam=5 and temperature=0\.8 exclude each other: .*; leave one out"),
         ({"n_best": 3}, "n_best=3 is more than beam=1: raise beam, or draw with a temperature"),
         ({"beam": 2, "n_best": 3}, "n_best=3 is more than beam=2: raise beam"),
+        ({"length_penalty": 2.0}, "length_penalty=2 only matters to a beam: give beam, such as 5"),
+        ({"seed": 3}, "seed=3 only matters to draws: give a temperature, such as 1"),
         ({"top_k": 5, "top_p": 0.9}, r"top_k=5, top_p=0\.9 only matters to draws, .* give a temperature"),
     ],
 )

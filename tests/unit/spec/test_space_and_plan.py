@@ -48,6 +48,16 @@ def test_odd_widths_have_no_sinusoidal_positions():
     assert kept == [(63, "learned"), (64, "learned"), (64, "sinusoidal")]
 
 
+def test_a_lone_point_that_cannot_be_built_is_told_with_the_rule_and_its_keys():
+    [problem] = only(sweep("model.num_heads=5", "model.d_model=64")).problems
+    assert problem == (
+        "its one point cannot be built: it breaks d_model % num_heads == 0, for every head takes an equal share of the "
+        "width; found model.d_model = 64, model.num_heads = 5: change one of them"
+    )
+    [problem] = only(sweep("model.num_heads=4", "constraints=[num_heads < 2]")).problems
+    assert problem.endswith("it breaks the constraint num_heads < 2: change the keys of that, or leave it out")
+
+
 def test_s2_a_space_without_a_feasible_point_is_refused_with_the_rule_that_kills_most():
     overrides = ["model.num_heads=[2, 4]", "model.num_layers=[1, 2]", "search.trials=4"]
     dead = sweep(*overrides, "constraints=[num_heads > 2, num_heads * num_layers < 2, num_layers < 3]")

@@ -48,6 +48,14 @@ def test_each_of_the_four_kinds_has_its_task_columns_and_tokenizer(tmp_path: Pat
     }
 
 
+def test_documents_can_be_asked_to_have_words_hidden(tmp_path: Path) -> None:
+    for name in ("novel.txt", "reviews.csv", "poems.jsonl"):
+        spec = spec_of(strangers_data.FOUR[name](tmp_path / name), task="masked_lm")
+        assert (spec.task, spec.architecture, spec.metric) == ("masked_lm", "bert", "val/loss")
+    with pytest.raises(DataError, match="no column of text for masked_lm"):
+        ways(strangers_data.FOUR["pairs.tsv"](tmp_path / "pairs.tsv"), "masked_lm")
+
+
 def test_the_comments_tell_what_was_seen(tmp_path: Path) -> None:
     text = suggest.within(drafted(strangers_data.write_reviews(tmp_path / "My Reviews.csv")), 1e-4, slots=2).text()
     assert "\nname: my-reviews\n" in text
