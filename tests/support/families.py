@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytorch_lightning as pl
@@ -60,9 +61,11 @@ def network(architecture: str, *, seed: int = 0, sizes: VocabSizes = SIZES, **mo
     return build_network(config(architecture, **model), sizes)
 
 
-def module(architecture: str, network: nn.Module, learning_rate: float = 3e-3) -> SequenceModule:
+def module(
+    architecture: str, network: nn.Module, learning_rate: float = 3e-3, *, warmup: float = 0.0
+) -> SequenceModule:
     """The network with its loss, and a trainer, whose precision the optimiser asks for."""
-    optimization = Optimization(learning_rate=learning_rate, warmup=0.0, weight_decay=0.0)
+    optimization = Optimization(learning_rate=learning_rate, warmup=warmup, weight_decay=0.0)
     made: SequenceModule
     if architecture in TRANSLATION:
         settings = TranslationSettings(max_length=LENGTH)
@@ -98,8 +101,8 @@ def inputs(architecture: str, given: Any) -> tuple[Tensor, ...]:
     return (given.next_BT,) if architecture in MASKED else (given.tokens_BT,)
 
 
-def losses(trained: SequenceModule, batches: list[Any]) -> list[float]:
-    """The losses of one step on each batch: forward, backward, clip to norm 1, the module's own optimiser."""
+def losses(trained: SequenceModule, batches: Iterable[Any]) -> list[float]:
+    """The losses of one step on each batch: forward, backward, clip to norm 1, the module's own optimiser and rate."""
     optimizer = trained.configure_optimizers()
     trained.train()
     found = []
@@ -108,6 +111,8 @@ def losses(trained: SequenceModule, batches: list[Any]) -> list[float]:
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = trained.learning_rate(given.share)
         optimizer.step()
         found.append(loss.item())
     return found
