@@ -114,13 +114,7 @@ class LanguageModelingModule(SequenceModule):
             **likelihood.scores(),
             "bits_per_byte": bits_per_byte(likelihood, self._text_bytes, self._extra_bits),
         }
-        # Lightning takes "step" for the logger's step, which it would otherwise count on its own.
-        step = float(self.global_step)
-        self.log_dict({**{f"val/{name}": score for name, score in scores.items()}, "step": step}, batch_size=1)
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Move the tensors; counts stay."""
-        return batch._replace(tokens_BT=batch.tokens_BT.to(device), next_BT=batch.next_BT.to(device))
+        self.log_validation(scores)
 
 
 def bits_per_byte(likelihood: Likelihood, text_bytes: int, extra_bits: float = 0.0) -> float:

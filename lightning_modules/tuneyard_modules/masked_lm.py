@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -88,16 +88,7 @@ class MaskedLanguageModule(SequenceModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log the scores at the number of steps done; what cannot be computed is NaN."""
-        # Lightning takes "step" for the logger's step, which it would otherwise count on its own.
-        step = float(self.global_step)
-        scores = {f"val/{name}": score for name, score in self._likelihood.scores().items()}
-        self.log_dict({**scores, "step": step}, batch_size=1)
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Move the tensors; counts stay."""
-        return batch._replace(
-            **{name: held.to(device) for name, held in batch._asdict().items() if isinstance(held, Tensor)}
-        )
+        self.log_validation(self._likelihood.scores())
 
 
 def mask_words(

@@ -12,7 +12,7 @@ import math
 import random
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -218,6 +218,17 @@ class SequenceModule(pl.LightningModule):
             yield
         finally:
             _put(weights, moved)
+
+    def log_validation(self, scores: Mapping[str, float]) -> None:
+        """Log scores of a validation as val/..., at the number of steps done."""
+        # Lightning takes "step" for the logger's step, which it would otherwise count on its own.
+        step = {"step": float(self.global_step)}
+        self.log_dict({f"val/{name}": score for name, score in scores.items()} | step, batch_size=1)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Move the tensors of a batch; ids and counts stay."""
+        fields: dict[str, Any] = batch._asdict()
+        return batch._replace(**{name: held.to(device) for name, held in fields.items() if isinstance(held, Tensor)})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what the next leg needs to go on as if nothing had happened; plain types and tensors only.

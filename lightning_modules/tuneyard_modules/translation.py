@@ -10,10 +10,9 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import sacrebleu
-import torch
 from torch import Tensor, nn
 from torchmetrics.functional.text import sacre_bleu_score
 
@@ -116,14 +115,7 @@ class TranslationModule(SequenceModule):
             **text_scores(tally.predictions, tally.references, tokenizer=self._tokenizer),
         }
         self._tally = _Tally()
-        # Lightning takes "step" for the logger's step, which it would otherwise count on its own.
-        step = float(self.global_step)
-        self.log_dict({**{f"val/{name}": score for name, score in scores.items()}, "step": step}, batch_size=1)
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Move the tensors; ids and counts stay."""
-        source_BS, target_BT = batch.source_BS.to(device), batch.target_BT.to(device)
-        return batch._replace(source_BS=source_BS, target_BT=target_BT)
+        self.log_validation(scores)
 
 
 BleuTokenizer = Literal["13a", "zh"]
