@@ -6,7 +6,8 @@ B batch, S source length, T target or window length, N tokens of the split, V vo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from torch import nn
 
 from tuneyard_modules.decoding import Stepper, greedy
 from tuneyard_modules.likelihood import next_token_scores, perplexity
-from tuneyard_modules.masked_lm import MASKED_SHARE, MaskedSettings
+from tuneyard_modules.masked_lm import MASKED_SHARE
 from tuneyard_modules.translation import TranslationBatch, bleu_tokenizer
 from tuneyard_pipelines import evidence
 from tuneyard_pipelines.answers import device
@@ -25,7 +26,7 @@ from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, EncodedData, PreparedDat
 from tuneyard_pipelines.data.batching import eval_batches
 from tuneyard_pipelines.data.windows import evaluation_windows, masked_windows, per_document, unknown_bits
 from tuneyard_pipelines.evidence import Evidence
-from tuneyard_pipelines.formulas import with_mask
+from tuneyard_pipelines.objectives import masked_settings
 from tuneyard_pipelines.spec import TrialConfig
 
 Alive = Callable[[], None]
@@ -50,18 +51,36 @@ def score_test(
     """
     network.eval()
     score = {"translation": _score_translation, "language_modeling": _score_language, "masked_lm": _score_masked}
-    return score[config.task](network, config, prepared, encoded, folder, model, alive)
+    scored = score[config.task](network, config, prepared, encoded, alive)
+    return evidence.write(
+        folder,
+        scored.rows,
+        metrics={f"test/{name}": value for name, value in scored.metrics.items()},
+        cut_off=scored.cut_off,
+        test_fingerprint=prepared.test_fingerprint,
+        model=model,
+        metric_signature=scored.signature,
+        decoding=scored.decoding,
+    )
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """What a task's scoring found: a row an example, scores of them all, what each means, and how texts were read.
+
+    `cut_off` counts examples of which a part was not read.
+    """
+
+    rows: Mapping[str, Sequence[Any]]
+    metrics: Mapping[str, float]
+    signature: Mapping[str, str]
+    decoding: Mapping[str, Any]
+    cut_off: int = 0
 
 
 def _score_language(
-    network: nn.Module,
-    config: TrialConfig,
-    prepared: PreparedData,
-    encoded: EncodedData,
-    folder: Path,
-    model: str,
-    alive: Alive,
-) -> Evidence:
+    network: nn.Module, config: TrialConfig, prepared: PreparedData, encoded: EncodedData, alive: Alive
+) -> _Scored:
     """Sliding windows as on validation: every token once, the end of each document included."""
     texts, split = prepared.split("test"), encoded.split("test")
     length = config.model.sequence_length
@@ -79,10 +98,10 @@ def _score_language(
     loss = float(nll_N.mean())
     extra_bits = unknown_bits(encoded.counts["test"]["text"].unknown_characters)
     metrics = {
-        "test/bits_per_byte": (float(nll_N.sum()) / math.log(2.0) + extra_bits) / sum(text_bytes),
-        "test/loss": loss,
-        "test/perplexity": perplexity(loss),
-        "test/accuracy": float(correct_N.mean()),
+        "bits_per_byte": (float(nll_N.sum()) / math.log(2.0) + extra_bits) / sum(text_bytes),
+        "loss": loss,
+        "perplexity": perplexity(loss),
+        "accuracy": float(correct_N.mean()),
     }
     rows: dict[str, Sequence[Any]] = {
         "id": texts["id"],
@@ -94,31 +113,17 @@ def _score_language(
         "bytes": text_bytes,
     }
     stride = max(1, length // 2)
-    return evidence.write(
-        folder,
-        rows,
-        metrics=metrics,
-        cut_off=0,
-        test_fingerprint=prepared.test_fingerprint,
-        model=model,
-        metric_signature=language_signature(),
-        decoding={"method": "sliding window", "sequence_length": length, "stride": stride},
-    )
+    decoding = {"method": "sliding window", "sequence_length": length, "stride": stride}
+    return _Scored(rows, metrics, language_signature(), decoding)
 
 
 def _score_masked(
-    network: nn.Module,
-    config: TrialConfig,
-    prepared: PreparedData,
-    encoded: EncodedData,
-    folder: Path,
-    model: str,
-    alive: Alive,
-) -> Evidence:
+    network: nn.Module, config: TrialConfig, prepared: PreparedData, encoded: EncodedData, alive: Alive
+) -> _Scored:
     """The words behind masks whose places follow from the text and the seed."""
     texts, split = prepared.split("test"), encoded.split("test")
     length = config.model.sequence_length
-    settings = MaskedSettings(mask_id=with_mask(encoded.sizes) - 1)
+    settings = masked_settings(config, encoded)
     batches = masked_windows(
         split, sequence_length=length, batch_tokens=config.training.batch_tokens, settings=settings, seed=config.seed
     )
@@ -142,20 +147,13 @@ def _score_masked(
         "correct": per_document(split, correct_N).astype(np.int64).tolist(),
         "target_tokens": per_document(split, masked_N).astype(np.int64).tolist(),
     }
-    return evidence.write(
-        folder,
-        rows,
-        metrics={
-            "test/loss": loss,
-            "test/perplexity": perplexity(loss),
-            "test/accuracy": float(correct_N.sum()) / masked if masked else math.nan,
-        },
-        cut_off=0,
-        test_fingerprint=prepared.test_fingerprint,
-        model=model,
-        metric_signature=masked_signature(),
-        decoding={"method": "masks", "share": MASKED_SHARE, "seed": config.seed, "sequence_length": length},
-    )
+    metrics = {
+        "loss": loss,
+        "perplexity": perplexity(loss),
+        "accuracy": float(correct_N.sum()) / masked if masked else math.nan,
+    }
+    decoding = {"method": "masks", "share": MASKED_SHARE, "seed": config.seed, "sequence_length": length}
+    return _Scored(rows, metrics, masked_signature(), decoding)
 
 
 def masked_signature() -> dict[str, str]:
@@ -179,14 +177,8 @@ def language_signature() -> dict[str, str]:
 
 
 def _score_translation(
-    network: nn.Module,
-    config: TrialConfig,
-    prepared: PreparedData,
-    encoded: EncodedData,
-    folder: Path,
-    model: str,
-    alive: Alive,
-) -> Evidence:
+    network: nn.Module, config: TrialConfig, prepared: PreparedData, encoded: EncodedData, alive: Alive
+) -> _Scored:
     """Greedy decoding of every source, and the likelihood of every reference."""
     texts = prepared.split("test")
     references: list[str] = list(texts["target"])
@@ -212,16 +204,13 @@ def _score_translation(
     by_character = {"bleu_char": BLEU(tokenize="char", smooth_method="none")} if tokenizer == "zh" else {}
     exact = [int(hypothesis == reference) for hypothesis, reference in zip(hypotheses, references, strict=True)]
     metrics = {
-        "test/exact_match": sum(exact) / len(exact),
-        "test/bleu": float(bleu.corpus_score(hypotheses, [references]).score),
-        "test/chrf": float(chrf.corpus_score(hypotheses, [references]).score),
-        **{
-            f"test/{name}": float(one.corpus_score(hypotheses, [references]).score)
-            for name, one in by_character.items()
-        },
-        "test/loss": sum(nll) / sum(tokens),
-        "test/perplexity": perplexity(sum(nll) / sum(tokens)),
-        "test/accuracy": sum(correct) / sum(tokens),
+        "exact_match": sum(exact) / len(exact),
+        "bleu": float(bleu.corpus_score(hypotheses, [references]).score),
+        "chrf": float(chrf.corpus_score(hypotheses, [references]).score),
+        **{name: float(one.corpus_score(hypotheses, [references]).score) for name, one in by_character.items()},
+        "loss": sum(nll) / sum(tokens),
+        "perplexity": perplexity(sum(nll) / sum(tokens)),
+        "accuracy": sum(correct) / sum(tokens),
     }
     rows: dict[str, Sequence[Any]] = {
         "id": texts["id"],
@@ -235,16 +224,8 @@ def _score_translation(
         "target_tokens": tokens,
         "prediction": hypotheses,
     }
-    return evidence.write(
-        folder,
-        rows,
-        metrics=metrics,
-        cut_off=cut,
-        test_fingerprint=prepared.test_fingerprint,
-        model=model,
-        metric_signature=metric_signature(bleu=bleu, chrf=chrf, **by_character),
-        decoding={"method": "greedy", "max_length": length},
-    )
+    signature = metric_signature(bleu=bleu, chrf=chrf, **by_character)
+    return _Scored(rows, metrics, signature, {"method": "greedy", "max_length": length}, cut_off=cut)
 
 
 def metric_signature(**by_sacrebleu: BLEU | CHRF) -> dict[str, str]:
