@@ -1,5 +1,8 @@
 """What n-grams and bags of words cost.
 
+What a counted n-gram holds is not in it, for it follows from the text: order + 1 numbers of 8 bytes for every different
+n-gram, and about as many again while probabilities are asked for.
+
 D width of an embedding, F width of the hidden layer.
 """
 
@@ -25,10 +28,10 @@ def _nplm_forward_flops(values: Values, sizes: VocabSizes) -> int:
 
 
 def _nplm_kept_floats(values: Values) -> int:
-    """The embeddings side by side and the hidden layer, each again and with a mask where there is dropout."""
+    """The embeddings side by side and the hidden layer; dropout adds a mask of both, and the hidden layer again."""
     context, d, f = _context(values)
     masks: bool = values["model.dropout"] > 0
-    return (context * d + f) * (1 + 2 * masks)
+    return context * d * (1 + masks) + f * (1 + 2 * masks)
 
 
 def _context(values: Values) -> tuple[int, int, int]:
