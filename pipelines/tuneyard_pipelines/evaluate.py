@@ -219,6 +219,7 @@ def _score_translation(
         "exact_match": exact,
         "bleu": _statistics(bleu, hypotheses, references),
         "chrf": _statistics(chrf, hypotheses, references),
+        **{name: _statistics(one, hypotheses, references) for name, one in by_character.items()},
         "nll": nll,
         "correct": correct,
         "target_tokens": tokens,

@@ -5,6 +5,7 @@
     id, length, unknown          example id, source tokens, share of source tokens not in the vocabulary
     exact_match                  1 or 0
     bleu                         [system length, reference length, 1- to 4-gram matches, 1- to 4-grams of the system]
+    bleu_char                    the same by characters, of Chinese only
     chrf                         per order: [n-grams of the system, of the reference, in both]
     nll, correct, target_tokens  summed negative log-likelihood (nats), right next tokens, number of them
     prediction                   the text that was decoded

@@ -117,4 +117,5 @@ class Filler:
 
 
 def _unfilled(text: str, why: str) -> Answer:
+    """The text as it was; no token was chosen, so that the sum of their log-probabilities is 0."""
     return Answer(text, (Candidate(text, 0.0),), 0, (why,))

@@ -141,6 +141,9 @@ def test_chinese_is_scored_by_the_word_and_by_the_character(
         expected = BLEU(tokenize=tokenizer).corpus_score(said, [references])
         assert found.metrics[f"test/{name}"] == pytest.approx(expected.score)
         assert f"tok:{tokenizer}" in found.metric_signature[name]
+        system, reference, *counts = summed(columns(tmp_path)[name])
+        again = BLEU.compute_bleu(counts[:4], counts[4:], system, reference, smooth_method="exp").score
+        assert again == pytest.approx(expected.score), "the sums over the examples give the score"
 
 
 def test_likelihoods_are_those_of_each_example_alone(
