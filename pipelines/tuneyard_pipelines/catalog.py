@@ -156,8 +156,14 @@ MASK = "[MASK]"
 """What stands in a text for a token that a masked language model is to tell."""
 
 BYTE_VOCAB_SIZE = 4 + 256  # special tokens and bytes
-# Keys of data.tokenizer that go with some of its types only.
-TOKENIZER_KEYS: dict[str, tuple[str, ...]] = {"vocab_size": ("bpe", "word", "unigram"), "segmenter": ("word",)}
+GOES_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
+    "data.tokenizer.vocab_size": ("data.tokenizer.type", ("bpe", "word", "unigram")),
+    "data.tokenizer.segmenter": ("data.tokenizer.type", ("word",)),
+    "training.decay": ("training.schedule", ("warmup_stable_decay",)),
+    "training.ema_decay": ("training.average", ("ema",)),
+    "training.last_checkpoints": ("training.average", ("last",)),
+}
+"""Keys that mean something beside some words of another key only: that other, and those words."""
 
 GUESSED_CHARACTERS = 128  # until the data has been looked at
 
@@ -187,7 +193,8 @@ def tokenizer_name(values: Mapping[str, Any]) -> str:
         ("vocabulary", "joint"),
     ):
         value = values.get(f"data.tokenizer.{key}", default)
-        if value != default and kind in TOKENIZER_KEYS.get(key, (kind,)):
+        _, kinds = GOES_WITH.get(f"data.tokenizer.{key}", ("", (kind,)))
+        if value != default and kind in kinds:
             words.append(str(value))
     return " ".join(words)
 
@@ -203,9 +210,9 @@ def complete(values: Mapping[str, Any]) -> dict[str, Any]:
             complete[key] = default
     if complete.get("model.d_ff") is None and architecture.follows("model.d_ff"):
         complete["model.d_ff"] = 4 * complete["model.d_model"]
-    for key, kinds in TOKENIZER_KEYS.items():
-        if complete.get("data.tokenizer.type") not in kinds:
-            complete.pop(f"data.tokenizer.{key}", None)
+    for key, (other, words) in GOES_WITH.items():
+        if complete.get(other) not in words:
+            complete.pop(key, None)
     if complete.get("task") != "translation":
         complete.pop("data.tokenizer.vocabulary", None)
     return {key: value for key, value in complete.items() if value is not None and architecture.follows(key)}

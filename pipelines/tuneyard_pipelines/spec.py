@@ -14,9 +14,9 @@ from pydantic_core import PydanticCustomError
 
 from tuneyard_pipelines import architectures, spec_checks, spec_errors, spec_yaml
 from tuneyard_pipelines.catalog import (
+    GOES_WITH,
     METRICS,
     TASKS,
-    TOKENIZER_KEYS,
     Mode,
     complete,
     hub_name,
@@ -358,12 +358,13 @@ def asha_rungs(min_share: float, reduction_factor: int) -> tuple[float, ...]:
 
 
 def _overlaid(part: Part, over: Part) -> Part:
-    """`part` with every key that is set in `over`."""
+    """`part` with every key that is set in `over`, and without those that go with a word that is no longer set."""
     given = {key: getattr(over, key) for key in over.model_fields_set}
-    if "type" in given:
-        for key, kinds in TOKENIZER_KEYS.items():  # what belongs to another kind of tokenizer
-            if key not in given and not set(kinds) & set(_choices(given["type"])):
-                given[key] = Tokenizer.model_fields[key].default
+    for dotted, (other, words) in GOES_WITH.items():
+        key, chosen = dotted.rpartition(".")[2], given.get(other.rpartition(".")[2])
+        belongs_elsewhere = chosen is not None and not set(words) & set(_choices(chosen))
+        if key in type(part).model_fields and key not in given and belongs_elsewhere:
+            given[key] = type(part).model_fields[key].default
     return part.model_copy(update=given)
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from tuneyard_pipelines import architectures, ranges
 from tuneyard_pipelines.catalog import (
     GENERATED,
+    GOES_WITH,
     METRICS,
     NAMED,
     TASK_DATA,
     TASKS,
-    TOKENIZER_KEYS,
     file_kind,
     hub_name,
     is_data_set,
@@ -64,7 +64,7 @@ def problems(spec: SweepSpec) -> Iterator[Misfit]:
             _grid,
             _metric,
             _asha,
-            _tokenizer,
+            _goes_with,
             _vocabulary,
             _constraints,
             _training,
@@ -363,22 +363,29 @@ def _columns(spec: SweepSpec, kind: str, reads: tuple[Path, ...]) -> Iterator[Mi
         yield Misfit((*here, "target"), message, reads)
 
 
-def _tokenizer(spec: SweepSpec) -> Iterator[Misfit]:
-    kind = spec.values["data.tokenizer.type"]
-    kinds = kind.values if isinstance(kind, ranges.Choice) else (kind,)
-    for name, fitting in TOKENIZER_KEYS.items():
-        here: Path = ("data", "tokenizer", name)
-        reads = (here, ("data", "tokenizer", "type"))
-        without = [str(each) for each in kinds if each not in fitting]
-        if len(without) == len(kinds) and spec.values[dotted(here)] != Tokenizer.model_fields[name].default:
-            message = f"goes with type: {', '.join(fitting)} only; take it out, or set type: {fitting[0]}"
-            yield Misfit(here, message, reads)
-        elif without and dotted(here) in spec.ranges:
+def _goes_with(spec: SweepSpec) -> Iterator[Misfit]:
+    """Keys that mean nothing beside the words of another that are set."""
+    for key, (other, fitting) in GOES_WITH.items():
+        held, reads = spec.values[other], (_path(key), _path(other))
+        if held is None:
+            continue  # the architecture follows neither
+        words = held.values if isinstance(held, ranges.Choice) else (held,)
+        name, word = key.rpartition(".")[2], other.rpartition(".")[2]
+        without = [str(each) for each in words if each not in fitting]
+        if len(without) == len(words) and spec.values[key] != _default(key):
+            message = f"goes with {word}: {', '.join(fitting)} only; take it out, or set {word}: {fitting[0]}"
+            yield Misfit(_path(key), message, reads)
+        elif without and key in spec.ranges:
             message = (
-                f"a range beside a range of type, and {without[0]} has no {name}: {without[0]} would be tried twice; "
+                f"a range beside a range of {word}, and {without[0]} has no {name}: {without[0]} would be tried twice; "
                 "vary one of them"
             )
-            yield Misfit(here, message, reads)
+            yield Misfit(_path(key), message, reads)
+
+
+def _default(key: str) -> object:
+    part = Tokenizer if key.startswith("data.") else Training
+    return part.model_fields[key.rpartition(".")[2]].default
 
 
 def _vocabulary(spec: SweepSpec) -> Iterator[Misfit]:
@@ -454,16 +461,8 @@ def _tag_fault(name: str) -> str:
     return f"names that begin with {reserved[0]} are set by the sweep itself" if reserved else ""
 
 
-# Keys of training that go with some words of another.
-_GOES_WITH = {
-    "decay": ("schedule", "warmup_stable_decay"),
-    "ema_decay": ("average", "ema"),
-    "last_checkpoints": ("average", "last"),
-}
-
-
 def _training(spec: SweepSpec) -> Iterator[Misfit]:
-    """Schedules with what they need, keys that would do nothing, and half precision without a GPU."""
+    """Schedules with what they need, and half precision without a GPU."""
 
     def ends(name: str) -> tuple[Any, ...]:
         held = spec.values[f"training.{name}"]
@@ -485,15 +484,6 @@ def _training(spec: SweepSpec) -> Iterator[Misfit]:
     if "warmup_stable_decay" in schedules and most + max(ends("decay")) > 1:
         message = f"found {max(ends('decay')):g} beside a warmup of {most:g}: together they must not be above 1"
         yield misfit("decay", f"{message}; lower one of them", "schedule", "warmup")
-    for name, (other, word) in _GOES_WITH.items():
-        others = [each for each in ends(other) if each != word]
-        if word not in ends(other) and spec.values[f"training.{name}"] != Training.model_fields[name].default:
-            yield misfit(name, f"goes with {other}: {word} only; take it out, or set that", other)
-        elif others and len(ends(name)) > 1:
-            message = (
-                f"a range beside a range of {other}, and {others[0]} has no {name}: {others[0]} would be tried twice"
-            )
-            yield misfit(name, f"{message}; vary one of them", other)
     if "16-mixed" in ends("precision") and not spec.resources.gpus_per_worker:
         message = "found 16-mixed, which needs a GPU; set resources.gpus_per_worker, or use bf16-mixed"
         reads: tuple[Path, ...] = (("training", "precision"), ("resources", "gpus_per_worker"))

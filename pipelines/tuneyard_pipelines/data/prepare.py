@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers
 
-from tuneyard_pipelines.catalog import TASK_DATA, TOKENIZER_KEYS, hub_name, vocab_sizes
+from tuneyard_pipelines.catalog import GOES_WITH, TASK_DATA, hub_name, vocab_sizes
 from tuneyard_pipelines.data import arrow, folders, sources
 from tuneyard_pipelines.data.errors import DataError
 from tuneyard_pipelines.data.examples import Finding, Tally, findings_of, refuse
@@ -322,7 +322,7 @@ class _Place(NamedTuple):
 
 
 def _made_by(config: Tokenizer) -> dict[str, Any]:
-    sized = config.type in TOKENIZER_KEYS["vocab_size"]
+    sized = config.type in GOES_WITH["data.tokenizer.vocab_size"][1]
     settings = {"type": config.type, "vocab_size": config.vocab_size if sized else None}
     cut = {
         "normalization": config.normalization,

@@ -139,3 +139,15 @@ def test_an_average_has_its_memory(average: str, copies: int) -> None:
     held = accepted(f"training.average={average}", *more).at({}).flat()
     grown = cost.memory_bytes(held, sizes) - cost.memory_bytes(plain, sizes)
     assert grown == copies * 4 * cost.parameters(plain, sizes)
+
+
+def test_a_key_that_goes_with_another_word_is_no_part_of_a_point() -> None:
+    assert "training.ema_decay" not in accepted().at({}).flat()
+    assert accepted("training.average=ema").at({}).flat()["training.ema_decay"] == 0.999
+
+
+def test_a_variant_that_takes_another_word_leaves_what_went_with_the_first() -> None:
+    variants = "variants={kept: {}, plain: {training: {average: none}}, last: {training: {average: last}}}"
+    read = accepted("training.average=ema", "training.ema_decay=0.9", variants)
+    decays = {name: one.at({}).flat().get("training.ema_decay") for name, one in read.by_variant.items()}
+    assert decays == {"kept": 0.9, "plain": None, "last": None}
