@@ -6,8 +6,9 @@ batch, N some of them or rows chosen from a batch; G n-grams that occur, U conte
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +19,12 @@ _PENDING = 1_000_000  # n-grams that wait to be merged
 _STD = 0.02
 
 
-@runtime_checkable
-class Counting(Protocol):
+class CountingNetwork(nn.Module):
     """A network that learns by counting: it has no parameters and no gradient."""
 
-    def count(self, tokens_BT: Tensor, next_BT: Tensor, /) -> None:
+    @abstractmethod
+    def count(self, tokens_BT: Tensor, next_BT: Tensor) -> None:
         """Count the tokens of `next_BT` but padding, each after those of `tokens_BT` up to its place."""
-        ...
 
 
 class Recent(NamedTuple):
@@ -58,7 +58,7 @@ class NGramConfig:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
 
 
-class NGram(nn.Module):
+class NGram(CountingNetwork):
     """Interpolated Kneser-Ney (Kneser and Ney 1995; Chen and Goodman 1998, section 4.1.6), counted and not trained.
 
         p_k(w | h) = (max(c_k(h w) - D_k, 0) + D_k N(h) p_{k-1}(w | h')) / c_k(h),  p_0 = 1 / V

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tuneyard_modules.baselines import Counting
+from tuneyard_modules.baselines import CountingNetwork
 from tuneyard_modules.likelihood import Likelihood, next_token_loss, next_token_scores
 from tuneyard_modules.objective import Optimization, SequenceModule
 
@@ -45,9 +45,8 @@ class LanguageModelingModule(SequenceModule):
     """Trains `network`, which maps the tokens of a window to the logits of the token after each.
 
     Validation batches must count every token of the validation text once. `text_bytes` is that whole text in UTF-8,
-    `extra_bits` what the caller charges for characters that the tokenizer has no token for. A network that counts
-    does so in the first `pass_tokens` tokens only: to count a text twice would not be to know more of it. Raises
-    ValueError where there is no text.
+    `extra_bits` what the caller charges for characters that the tokenizer has no token for. Raises ValueError where
+    there is no text.
     """
 
     def __init__(
@@ -58,7 +57,6 @@ class LanguageModelingModule(SequenceModule):
         *,
         text_bytes: int,
         extra_bits: float = 0.0,
-        pass_tokens: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if text_bytes < 1:
@@ -68,7 +66,6 @@ class LanguageModelingModule(SequenceModule):
         self.settings = settings
         self._text_bytes = text_bytes
         self._extra_bits = extra_bits
-        self._pass_tokens = pass_tokens
         self._likelihood = Likelihood()
 
     def loss(self, batch: LanguageBatch) -> Tensor:
@@ -78,26 +75,6 @@ class LanguageModelingModule(SequenceModule):
         return next_token_loss(
             logits_BTV, batch.next_BT, pad_id=settings.pad_id, label_smoothing=settings.label_smoothing
         )
-
-    def training_step(self, batch: LanguageBatch, batch_idx: int) -> Tensor:
-        """The loss; of a network that counts, nothing that depends on a weight."""
-        if not isinstance(self.network, Counting):
-            return super().training_step(batch, batch_idx)
-        if self._pass_tokens is None or self.tokens_trained < self._pass_tokens:
-            self.network.count(batch.tokens_BT, batch.next_BT)
-        return self._no_weight * 0.0
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """As of every objective; for a network that counts one that has nothing to move."""
-        if not isinstance(self.network, Counting):
-            return super().configure_optimizers()
-        self._no_weight = torch.zeros((), requires_grad=True, device=self.device)
-        return torch.optim.SGD([self._no_weight], lr=0.0)
-
-    def configure_gradient_clipping(self, *arguments: Any, **options: Any) -> None:
-        """As of every objective; counting has no gradient."""
-        if not isinstance(self.network, Counting):
-            super().configure_gradient_clipping(*arguments, **options)
 
     def on_validation_epoch_start(self) -> None:
         """Begin a new count."""
@@ -115,6 +92,34 @@ class LanguageModelingModule(SequenceModule):
             "bits_per_byte": bits_per_byte(likelihood, self._text_bytes, self._extra_bits),
         }
         self.log_validation(scores)
+
+
+class CountingModule(LanguageModelingModule):
+    """Lets a network count instead of learn; what it finds likely is validated as of any other.
+
+    It counts the first `pass_tokens` tokens, those of the first pass over the text: to count a text twice would not be
+    to know more of it.
+    """
+
+    network: CountingNetwork
+
+    def __init__(self, network: CountingNetwork, *arguments: Any, pass_tokens: int, **options: Any) -> None:
+        super().__init__(network, *arguments, **options)
+        self._pass_tokens = pass_tokens
+        self._no_weight = torch.zeros((), requires_grad=True)
+
+    def training_step(self, batch: LanguageBatch, batch_idx: int) -> Tensor:
+        """Count the batch; the loss depends on no weight."""
+        if self.tokens_trained < self._pass_tokens:
+            self.network.count(batch.tokens_BT, batch.next_BT)
+        return self._no_weight * 0.0
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """One that has nothing to move: Lightning counts its steps."""
+        return torch.optim.SGD([self._no_weight], lr=0.0)
+
+    def configure_gradient_clipping(self, *arguments: Any, **options: Any) -> None:
+        """Nothing: counting has no gradient."""
 
 
 def bits_per_byte(likelihood: Likelihood, text_bytes: int, extra_bits: float = 0.0) -> float:

@@ -48,8 +48,8 @@ class Architecture:
     returns keeps the protocol of each of `tasks`; see CONTRIBUTING.md. `keys` are those of `model` that the family
     follows, dotted, beside the architecture and the sequence length; `words`, of keys that take words, those that it
     knows, where it does not know all; `defaults` its own values of keys that are left out. One that `counts`
-    (`tuneyard_modules.baselines.Counting`) has nothing to optimise. Raises ValueError for a `network` that names no
-    function and for keys that are none of `model`.
+    (`tuneyard_modules.baselines.CountingNetwork`) has nothing to optimise. Raises ValueError for a `network` that
+    names no function and for keys that are none of `model`.
     """
 
     tasks: tuple[str, ...]

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from tuneyard_modules.baselines import CountingNetwork
 from tuneyard_modules.inspection import Attentive, attention_maps
-from tuneyard_modules.language_modeling import LanguageBatch, LanguageModelingModule, LanguageSettings
+from tuneyard_modules.language_modeling import (
+    CountingModule,
+    LanguageBatch,
+    LanguageModelingModule,
+    LanguageSettings,
+)
 from tuneyard_modules.masked_lm import MaskedBatch, MaskedLanguageModule, MaskedSettings
 from tuneyard_modules.objective import Optimization, SequenceModule
 from tuneyard_modules.translation import TranslationBatch, TranslationModule, TranslationSettings
@@ -161,13 +168,15 @@ class LanguageModeling:
         }
 
     def module(self, network: nn.Module) -> LanguageModelingModule:
-        return LanguageModelingModule(
+        kind: Callable[..., LanguageModelingModule] = LanguageModelingModule
+        if isinstance(network, CountingNetwork):
+            kind = partial(CountingModule, pass_tokens=self.stream.tokens_per_pass)
+        return kind(
             network,
             optimization(self._config),
             LanguageSettings(label_smoothing=self._config.training.label_smoothing),
             text_bytes=self._prepared.text_bytes["validation"],
             extra_bits=self._unknown_bits,
-            pass_tokens=self.stream.tokens_per_pass,
         )
 
     def samples(self, module: LanguageModelingModule) -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tuneyard_modules.baselines import Counting
+from tuneyard_modules.baselines import CountingNetwork
 from tuneyard_modules.decoding import greedy
 from tuneyard_modules.objective import random_state, set_random_state
 from tuneyard_pipelines import architectures, cost
@@ -29,7 +29,7 @@ STEPPING = (*families.LANGUAGE, *families.TRANSLATION)
 def evaluated(architecture: str, **model: Any) -> nn.Module:
     """Ready to be used; one that counts has seen some text."""
     network = families.network(architecture, **model).eval()
-    if isinstance(network, Counting):
+    if isinstance(network, CountingNetwork):
         text_BT = families.ids(20, families.LENGTH, seed=9)
         network.count(text_BT[:, :-1], text_BT[:, 1:])
     return network

@@ -13,12 +13,14 @@ from torch.nn import functional as F
 from tuneyard_modules.baselines import (
     BagConfig,
     ContinuousBagOfWords,
-    Counting,
+    CountingNetwork,
     NeuralNGram,
     NeuralNGramConfig,
     NGram,
     NGramConfig,
 )
+from tuneyard_modules.language_modeling import CountingModule, LanguageBatch, LanguageSettings
+from tuneyard_modules.objective import Optimization
 
 V = 9
 
@@ -117,9 +119,23 @@ def test_counts_survive_their_state() -> None:
 
 def test_it_counts_and_has_no_parameters() -> None:
     network = counted(text(20), 2)
-    assert isinstance(network, Counting)
+    assert isinstance(network, CountingNetwork)
     assert not list(network.parameters())
-    assert not isinstance(neural(), Counting)
+    assert not isinstance(neural(), CountingNetwork)
+
+
+def test_a_text_is_counted_in_its_first_pass_and_costs_no_step() -> None:
+    network = NGram(NGramConfig(V, 3, max_length=30))
+    module = CountingModule(network, Optimization(learning_rate=1.0), LanguageSettings(), text_bytes=1, pass_tokens=58)
+    rows_BT = torch.stack([text(30), text(30, seed=1)])
+    optimizer = module.configure_optimizers()
+    for tokens_trained in (0, 58, 116):
+        module.tokens_trained = tokens_trained
+        loss = module.training_step(LanguageBatch(rows_BT[:, :-1], rows_BT[:, 1:], tokens=58, share=0.0), 0)
+        loss.backward()
+        optimizer.step()
+        assert loss.item() == 0.0
+    assert int(network.state_dict()["counts_G"].sum()) == 58
 
 
 def neural(order: int = 4) -> NeuralNGram:
