@@ -12,8 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tuneyard.admission import Active, Decision, Limits, Rules, Sweep, decide
 from tuneyard_pipelines.capacity import Node, Shape, fit
 
-NODES = st.lists(st.builds(Node, st.integers(1, 4), st.integers(0, 3), st.integers(2, 6)), min_size=1, max_size=3)
+NODES = st.lists(st.builds(Node, st.integers(2, 6), st.integers(0, 3), st.integers(4, 8)), min_size=1, max_size=3)
 SHAPES = st.builds(Shape, st.integers(1, 3), st.integers(0, 3), st.integers(1, 4), st.sampled_from([1, 1, 1, 2]))
+OWNERS, PRIORITIES = st.sampled_from(["ann", "eve"]), st.sampled_from([10, 50, 90])
+MOST = st.none() | st.integers(1, 2)
 LIMITS = st.builds(
     Limits,
     st.none() | st.integers(1, 3),
@@ -36,18 +38,14 @@ class Queue(RuleBasedStateMachine):
         self.trials: dict[str, list[list[int]]] = {}  # of a sweep: of each trial, the nodes of its workers
         self.count = 0
 
-    @rule(
-        owner=st.sampled_from(["ann", "eve"]),
-        priority=st.sampled_from([10, 50, 90]),
-        shape=SHAPES,
-        most=st.none() | st.integers(1, 4),
-    )
-    def submit(self, owner: str, priority: int, shape: Shape, most: int | None) -> None:
-        self.count += 1
-        one = Sweep(f"s{self.count}", owner, priority, self.count // 2, shape, most)
-        self.waiting[one.id] = one
+    @rule(asked=st.lists(st.tuples(OWNERS, PRIORITIES, SHAPES, MOST), min_size=1, max_size=3))
+    def submit(self, asked: list[tuple[str, int, Shape, int | None]]) -> None:
+        for owner, priority, shape, most in asked:
+            self.count += 1
+            one = Sweep(f"s{self.count}", owner, priority, self.count // 2, shape, most)
+            self.waiting[one.id] = one
+        self.tick()
 
-    @rule()
     def tick(self) -> None:
         decision = decide(list(self.waiting.values()), list(self.active.values()), self.nodes, self.rules)
         self.check(decision)
@@ -69,6 +67,7 @@ class Queue(RuleBasedStateMachine):
         self.free = free
         self.trials[one.id].append(places)
         self.active[one.id] = replace(one, trials=one.trials + 1, begun=True)
+        self.tick()
 
     @precondition(lambda self: any(self.trials.values()))
     @rule(data=st.data())
@@ -76,11 +75,13 @@ class Queue(RuleBasedStateMachine):
         id = data.draw(st.sampled_from(sorted(id for id, trials in self.trials.items() if trials)))
         self.give_back(id, [self.trials[id].pop()])
         self.active[id] = replace(self.active[id], trials=self.active[id].trials - 1)
+        self.tick()
 
     @precondition(lambda self: self.active)
     @rule(data=st.data())
     def sweep_ends(self, data: st.DataObject) -> None:
         self.end(data.draw(st.sampled_from(sorted(self.active))))
+        self.tick()
 
     @invariant()
     def none_starves(self) -> None:
@@ -173,7 +174,7 @@ class Queue(RuleBasedStateMachine):
 
 
 TestQueue = Queue.TestCase
-TestQueue.settings = settings(max_examples=60, stateful_step_count=30)
+TestQueue.settings = settings(max_examples=50, stateful_step_count=25)
 
 
 def as_active(one: Sweep, decision: Decision) -> Active:
