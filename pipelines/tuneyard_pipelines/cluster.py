@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 
+from tuneyard_pipelines.capacity import Node, Shape, never_fits
 from tuneyard_pipelines.errors import InputError
 from tuneyard_pipelines.spec import Resources
 
@@ -78,37 +79,15 @@ def request(resources: Resources) -> dict[str, float]:
     }
 
 
-def check_resources(resources: Resources, there: Sequence[Mapping[str, float]]) -> None:
+def check_resources(resources: Resources, there: Sequence[Node]) -> None:
     """Raises InputError, naming what exists, unless one node alone can hold a trial."""
-    if any(fitting(node, resources) for node in there):
-        return
-    wanted = (
-        f"{resources.cpus_per_worker} CPU, {resources.gpus_per_worker} GPU and "
-        f"{resources.memory_per_worker_bytes / 2**30:.1f} GiB of memory"
-    )
-    present = "; ".join(
-        f"{node.get('CPU', 0):g} CPU, {node.get('GPU', 0):g} GPU, {node.get('memory', 0) / 2**30:.1f} GiB"
-        for node in there
-    )
-    raise InputError(
-        f"resources: a trial asks for {wanted} on one node, and no node of this cluster has that much "
-        f"(nodes: {present or 'none'}); lower cpus_per_worker, gpus_per_worker or memory_per_worker"
-    )
+    if reason := never_fits(Shape.of(resources), there):
+        raise InputError(reason)
 
 
-def nodes() -> list[Mapping[str, float]]:
-    """What each node that is there holds, by the names of Ray."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-
-
-def fitting(node: Mapping[str, float], resources: Resources) -> int:
-    """How many trials one node holds at a time."""
-    wanted = {
-        "CPU": resources.cpus_per_worker,
-        "GPU": resources.gpus_per_worker,
-        "memory": resources.memory_per_worker_bytes,
-    }
-    return min(int(node.get(name, 0) // amount) for name, amount in wanted.items() if amount)
+def nodes() -> list[Node]:
+    """What each node that is there holds."""
+    return [Node.of(node["Resources"]) for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager

@@ -32,7 +32,8 @@ from ray import tune
 from ray.tune.error import TuneError
 
 from tuneyard_pipelines import architectures, budget, control, data, promotion, tracking
-from tuneyard_pipelines.cluster import cluster, fitting, nodes, quiet, request
+from tuneyard_pipelines.capacity import Shape, fit
+from tuneyard_pipelines.cluster import cluster, nodes, quiet, request
 from tuneyard_pipelines.data import folders
 from tuneyard_pipelines.data.prepare import Progress
 from tuneyard_pipelines.errors import InputError, TuneyardError, UnreachableError, first_line
@@ -251,7 +252,7 @@ def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, si
 
 def _tune(journal: Journal, header: Header, callbacks: MakeCallbacks | None, searcher: LegSearcher) -> None:
     spec = header.spec
-    slots = sum(fitting(node, spec.resources) for node in nodes())
+    slots = fit(Shape.of(spec.resources), nodes())
 
     def leg(config: dict[str, Any]) -> None:
         from tuneyard_pipelines.trial import run_leg

@@ -1,0 +1,83 @@
+"""What a trial asks for, what the nodes of a cluster hold, and how many trials fit; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tuneyard_pipelines.spec import Resources
+
+
+@dataclass(frozen=True)
+class Node:
+    """What one node has, in all or free."""
+
+    cpus: float
+    gpus: float
+    memory_bytes: float
+
+    @classmethod
+    def of(cls, resources: Mapping[str, float]) -> Node:
+        """Of what Ray tells of a node, which does not name what there is none of."""
+        return cls(resources.get("CPU", 0), resources.get("GPU", 0), resources.get("memory", 0))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What one trial asks for: so many workers, each of which lies on one node with all of its own."""
+
+    cpus: int
+    gpus: int
+    memory_bytes: int
+    workers: int = 1
+
+    @classmethod
+    def of(cls, resources: Resources) -> Shape:
+        return cls(resources.cpus_per_worker, resources.gpus_per_worker, resources.memory_per_worker_bytes)
+
+
+def fit(shape: Shape, nodes: Iterable[Node]) -> int:
+    """How many trials the nodes hold at a time."""
+    return sum(_workers(shape, node) for node in nodes) // shape.workers
+
+
+def place(shape: Shape, trials: int, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """What is free once so many trials lie on the first nodes that have room; what does not fit is left out."""
+    left = min(trials, fit(shape, nodes)) * shape.workers
+    free = []
+    for node in nodes:
+        here = min(left, _workers(shape, node))
+        left -= here
+        free.append(
+            Node(
+                node.cpus - here * shape.cpus,
+                node.gpus - here * shape.gpus,
+                node.memory_bytes - here * shape.memory_bytes,
+            )
+        )
+    return tuple(free)
+
+
+def never_fits(shape: Shape, nodes: Sequence[Node]) -> str | None:
+    """Why not even the empty nodes hold a trial, naming what is asked for and what exists; None if they do."""
+    if fit(shape, nodes):
+        return None
+    one = f"{shape.cpus} CPU, {shape.gpus} GPU and {shape.memory_bytes / 2**30:.1f} GiB of memory"
+    present = "; ".join(f"{node.cpus:g} CPU, {node.gpus:g} GPU, {node.memory_bytes / 2**30:.1f} GiB" for node in nodes)
+    if shape.workers == 1:
+        asked, rule, keys = f"{one} on one node", "no node of this cluster has that much", ""
+    else:
+        held = sum(_workers(shape, node) for node in nodes)
+        asked, rule = f"{shape.workers} workers with {one} each", f"the nodes of this cluster hold {held} of them"
+        keys = "workers, "
+    return (
+        f"resources: a trial asks for {asked}, and {rule} (nodes: {present or 'none'}); "
+        f"lower {keys}cpus_per_worker, gpus_per_worker or memory_per_worker"
+    )
+
+
+def _workers(shape: Shape, node: Node) -> int:
+    wanted = ((shape.cpus, node.cpus), (shape.gpus, node.gpus), (shape.memory_bytes, node.memory_bytes))
+    return min(int(there // asked) for asked, there in wanted if asked)
