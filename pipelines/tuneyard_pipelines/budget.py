@@ -10,8 +10,11 @@ HARD_STOP_S = 120.0
 """A trial that has not come to its end so long after it was told is ended by its watchdog."""
 
 
-def reason_to_end(budget: Budget, state: SweepState, wishes: Wishes, now_ms: int) -> Finish | None:
-    """Why the present attempt must end now, or None. The wall clock counts from the attempt's start."""
+def reason_to_end(budget: Budget, state: SweepState, wishes: Wishes, now_ms: int, *, gpus: int = 0) -> Finish | None:
+    """Why the present attempt must end now, or None.
+
+    The wall clock counts from the attempt's start; `gpus` is how many a trial holds while it trains.
+    """
     if wishes.stopped:
         return Finish("cancelled", "stopped by its user", now_ms)
     began_ms = state.attempts[-1].time_ms if state.attempts else now_ms
@@ -19,6 +22,8 @@ def reason_to_end(budget: Budget, state: SweepState, wishes: Wishes, now_ms: int
         return Finish("out_of_budget", f"budget.wall_clock ({budget.wall_clock}) was used up", now_ms)
     if budget.trial_hours is not None and trained_ms(state, now_ms) >= 3_600_000 * budget.trial_hours:
         return Finish("out_of_budget", f"budget.trial_hours ({budget.trial_hours:g}) was used up", now_ms)
+    if budget.gpu_hours is not None and gpus * trained_ms(state, now_ms) >= 3_600_000 * budget.gpu_hours:
+        return Finish("out_of_budget", f"budget.gpu_hours ({budget.gpu_hours:g}) was used up", now_ms)
     return None
 
 

@@ -449,8 +449,9 @@ class SweepFolder:
             ) from cause
 
     def create(self, header: Header) -> None:
-        """Write `sweep.json` once, whole or not at all."""
-        self.path.mkdir(parents=True)
+        """Write `sweep.json` once, whole or not at all; a folder that waits with its spec only takes it."""
+        waits = self.path.is_dir() and not (self.path / "sweep.json").exists()
+        self.path.mkdir(parents=True, exist_ok=waits)
         values = {f.name: getattr(header, f.name) for f in fields(header)}
         values |= {
             "spec": header.spec.model_dump(mode="json", by_alias=True),
@@ -465,7 +466,8 @@ class SweepFolder:
             (self.path / "spec.yaml").write_text(header.spec_text, encoding="utf-8")
             write_atomic(self.path / "sweep.json", json.dumps(values, indent=1))
         except BaseException:
-            shutil.rmtree(self.path, ignore_errors=True)
+            if not waits:
+                shutil.rmtree(self.path, ignore_errors=True)
             raise
 
     def state(self) -> SweepState:

@@ -299,7 +299,8 @@ def _ends_in_time(journal: Journal, header: Header, searcher: LegSearcher) -> It
     attempt = journal.state.attempt
 
     def look() -> bool:
-        why = budget.reason_to_end(header.spec.budget, journal.state, inbox.read(), now_ms())
+        gpus = header.spec.resources.gpus_per_worker
+        why = budget.reason_to_end(header.spec.budget, journal.state, inbox.read(), now_ms(), gpus=gpus)
         if why is not None:
             control.finish(journal.folder, attempt, why)
             searcher.finishing = why

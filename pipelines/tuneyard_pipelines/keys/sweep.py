@@ -150,6 +150,14 @@ class Budget(Part):
         le=10**7,
         examples=[2.0],
     )
+    gpu_hours: float | None = key(
+        None,
+        "Sum of the time that GPUs are held by trials that train, over all attempts.",
+        "hours of a GPU",
+        gt=0,
+        le=10**7,
+        examples=[2.0],
+    )
     checkpoint_bytes: Annotated[
         str | None,
         BeforeValidator(lambda value: str(value) if type(value) is int else value),

@@ -77,6 +77,15 @@ def test_trial_hours_add_up_over_trials_that_run_at_once() -> None:
     assert trained_ms(state, 0) == 0, "a clock that is behind takes nothing away"
 
 
+def test_gpu_hours_count_every_gpu_that_a_trial_holds() -> None:
+    budget = Budget(gpu_hours=0.002)  # 7.2 s
+    state = after(begun(1, 0), created(1, 0), LegStarted("t1", 1, 0, 0))
+    assert reason_to_end(budget, state, NOTHING, 1_799, gpus=4) is None
+    end = reason_to_end(budget, state, NOTHING, 1_800, gpus=4)
+    assert end == Finish("out_of_budget", "budget.gpu_hours (0.002) was used up", 1_800)
+    assert reason_to_end(budget, state, NOTHING, 10**9) is None, "without GPUs none is used"
+
+
 def test_trial_hours_add_up_over_legs_whatever_their_end() -> None:
     state = after(
         begun(1, 0),
