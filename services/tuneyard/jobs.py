@@ -13,7 +13,7 @@ from tuneyard_pipelines.errors import RefusedError
 
 State = Literal["queued", "submitting", "running", "stopping", "succeeded", "failed", "cancelled"]
 Happening = Literal[
-    "claimed", "started", "asked_to_stop", "returned", "succeeded", "failed", "cancelled", "reopened"
+    "claimed", "started", "asked_to_stop", "returned", "refused", "succeeded", "failed", "cancelled", "reopened"
 ]  # fmt: skip
 STATES: tuple[State, ...] = ("queued", "submitting", "running", "stopping", "succeeded", "failed", "cancelled")
 ACTIVE: frozenset[State] = frozenset({"submitting", "running", "stopping"})  # a driver may be there
@@ -21,11 +21,12 @@ ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
 
 TABLE: Mapping[tuple[State, Happening], State] = {
     ("queued", "claimed"): "submitting",
-    ("queued", "failed"): "failed",
+    ("queued", "refused"): "failed",
     ("queued", "cancelled"): "cancelled",
     ("submitting", "started"): "running",
     ("submitting", "asked_to_stop"): "stopping",
     ("submitting", "returned"): "queued",
+    ("submitting", "refused"): "failed",
     ("submitting", "succeeded"): "succeeded",
     ("submitting", "failed"): "failed",
     ("running", "asked_to_stop"): "stopping",
@@ -34,6 +35,7 @@ TABLE: Mapping[tuple[State, Happening], State] = {
     ("running", "failed"): "failed",
     ("stopping", "asked_to_stop"): "stopping",
     ("stopping", "returned"): "queued",
+    ("stopping", "refused"): "failed",
     ("stopping", "succeeded"): "succeeded",
     ("stopping", "failed"): "failed",
     ("stopping", "cancelled"): "cancelled",
@@ -117,14 +119,14 @@ def stopped(job: Job, reason: str, now_ms: int) -> Job:
     """Somebody wants it to end: `user_stop`, `user_cancel` or `preempted`. Asked again, nothing changes.
 
     Of one that waits, a cancelled one ends at once, and so does a stopped one that has nothing yet; one that has
-    stays in the queue for its turn to score it. Raises RefusedError for one that has ended another way.
+    stays in the queue for its turn to score it, and so does a preempted one, which has made room. Raises RefusedError
+    for one that has ended another way.
     """
-    if job.state == "cancelled" and reason == "user_cancel":
+    if (job.state in ENDED and job.reason == reason) or (job.state == "cancelled" and reason == "user_cancel"):
         return job
-    if job.state == "queued" and (reason == "user_cancel" or (reason == "user_stop" and not job.ran)):
-        return _move(job, "cancelled", now_ms, reason)
-    if job.state == "queued" and reason == "user_stop":
-        return job
+    if job.state == "queued":
+        gone = reason == "user_cancel" or (reason == "user_stop" and not job.ran)
+        return _move(job, "cancelled", now_ms, reason) if gone else job
     if job.state == "stopping" and _STRENGTH[reason] <= _STRENGTH[job.reason]:
         return job
     return _move(job, "asked_to_stop", now_ms, reason)
@@ -135,14 +137,15 @@ def driver_ended(job: Job, end: DriverEnd, now_ms: int, *, most_losses: int) -> 
 
     One that came to its own end keeps that, also where somebody had asked it to stop.
     """
+    job = replace(job, ran=True)
     if end.how == "succeeded":
         return _move(job, "succeeded", now_ms, end.reason, end.message)
-    if job.state == "stopping" and job.reason == "user_cancel":
-        return _move(job, "cancelled", now_ms, "user_cancel")
+    if _gave_up(job):
+        return _move(job, "cancelled", now_ms, job.reason)
     if end.how == "failed":
         return _move(job, "failed", now_ms, end.reason, end.message)
-    if job.state == "stopping" and job.reason == "preempted" and end.reason == "interrupted":
-        return _move(job, "returned", now_ms, "preempted")
+    if job.state == "stopping" and job.reason == "preempted":
+        return _move(job, "returned", now_ms, job.reason)
     losses = job.losses + 1
     if losses > most_losses:
         said = f"{end.message}; given up after {losses} lost drivers; go on with: tuneyard sweep resume {job.sweep_id}"
@@ -151,13 +154,19 @@ def driver_ended(job: Job, end: DriverEnd, now_ms: int, *, most_losses: int) -> 
 
 
 def not_taken(job: Job, message: str, now_ms: int) -> Job:
-    """The cluster could not be asked to run it, and surely does not: it waits again, in its old place."""
-    return _move(job, "returned", now_ms, "unreachable", message)
+    """The cluster could not be asked to run it, and surely does not: it waits again, in its old place.
+
+    Unless its user wanted it to end meanwhile: that then holds of one that waits.
+    """
+    waits = _move(job, "returned", now_ms, "unreachable", message)
+    return stopped(waits, job.reason, now_ms) if job.state == "stopping" else waits
 
 
 def refused(job: Job, reason: str, message: str, now_ms: int) -> Job:
-    """It can never run."""
-    return _move(job, "failed", now_ms, reason, message)
+    """It can never run; one that its user gave up meanwhile is cancelled all the same."""
+    if _gave_up(job):
+        return _move(job, "cancelled", now_ms, job.reason)
+    return _move(job, "refused", now_ms, reason, message)
 
 
 def reopened(job: Job, now_ms: int) -> Job:
@@ -170,6 +179,10 @@ def diagram() -> str:
     lines = [f"    {before} --> {after}: {happening}" for (before, happening), after in TABLE.items()]
     ends = [f"    {state} --> [*]" for state in STATES if state in ENDED]
     return "\n".join(["stateDiagram-v2", "    [*] --> queued: submitted", *lines, *ends])
+
+
+def _gave_up(job: Job) -> bool:
+    return job.state == "stopping" and job.reason == "user_cancel"
 
 
 def _move(job: Job, happening: Happening, now_ms: int, reason: str = "", message: str = "") -> Job:
