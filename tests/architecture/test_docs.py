@@ -1,15 +1,21 @@
-"""What the pages of docs/ say of models is what there is."""
+"""What the pages of docs/ say of models and of the queue is what there is."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+from tuneyard import jobs
+from tuneyard.admission import Active, Limits, Rules, Sweep, decide
 from tuneyard_pipelines import architectures
+from tuneyard_pipelines.capacity import Node, Shape
 from tuneyard_pipelines.keys import Model
 from tuneyard_pipelines.sections import words_of
 
-MODELS = (Path(__file__).resolve().parents[2] / "docs/models.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+MODELS = (DOCS / "models.md").read_text(encoding="utf-8")
+QUEUE = (DOCS / "queue.md").read_text(encoding="utf-8")
 ROWS = [line.split("|")[1:-1] for line in MODELS.splitlines() if line.startswith("| `")]
 FAMILIES = [cells for cells in ROWS if len(cells) == 5]
 OF_ALL = {"sequence_length", "d_model", "num_layers", "dropout"}
@@ -40,3 +46,54 @@ def test_no_key_is_named_that_there_is_not() -> None:
 def test_every_part_that_can_be_left_out_is_explained() -> None:
     explained = {cells[0].strip(" `") for cells in ROWS if len(cells) == 2}
     assert explained == set(words_of(Model.model_fields["without"].annotation))
+
+
+def test_the_queues_diagram_is_its_table() -> None:
+    assert f"```mermaid\n{jobs.diagram()}\n```" in QUEUE
+
+
+def test_every_state_of_the_queue_is_explained() -> None:
+    explained = re.findall(r"^- ((?:`\w+`(?:, )?)+):", QUEUE, re.MULTILINE)
+    assert re.findall(r"\w+", " ".join(explained)) == list(jobs.STATES)
+
+
+def test_every_reason_of_the_queue_has_its_row_with_what_follows() -> None:
+    again = dict.fromkeys(jobs.LOSSES, "waits again, up to a limit") | {"preempted": "waits again"}
+    rows = [f"| `{name}` | {what} | {again.get(name, 'has ended')} |" for name, what in jobs.REASONS.items()]
+    assert [line for line in QUEUE.splitlines() if line.startswith("| `")] == rows
+
+
+def test_what_a_waiting_sweep_says_is_said_so() -> None:
+    named = QUEUE.partition("| it says |")[2].splitlines()[2:]
+    told = {line.split(" | ")[0].removeprefix("| ") for line in named if line.startswith("|")}
+    large, small = queued("large", gpus=4), queued("small", owner="eve")
+    others = [queued(f"s{at}", owner=f"o{at}", gpus=4) for at in range(3)]
+    two, three = [running("r1", gpus=2)], [running("r1", gpus=3), running("r2", gpus=3)]
+    eight = [running(f"r{at}", owner="bob") for at in range(8)]
+    limited = {"ann": Limits(gpus=3)}
+    said = {
+        *waits([*others, large], two),
+        *waits([large, small], two),
+        *waits([queued("one", gpus=2)], three, nodes=2),
+        *waits([*others, large], eight),
+        *waits([small], [running("r1"), running("r2")], paused="new disks"),
+        *waits([queued("mine")], [running("r1"), running("r2")], limits={"ann": Limits(sweeps=2)}),
+        *waits([queued("a", gpus=2), queued("b", gpus=1)], [running("r1", gpus=2)], limits=limited),
+        *waits([queued("a", gpus=1)], [running("r1", gpus=3)], limits=limited),
+        *waits([queued("a", gpus=1)], [], limits={"ann": Limits(gpu_hours=10, used_gpu_hours=10)}),
+        *waits([small], [], nodes=0),
+    }
+    assert told <= {re.sub(r"behind \w+", "behind ID", text) for text in said}
+
+
+def queued(id: str, *, owner: str = "ann", gpus: int = 0) -> Sweep:
+    return Sweep(id, owner, 50, {"large": 2, "small": 3}.get(id, 1), Shape(1, gpus, 1 << 30), most_trials=1)
+
+
+def running(id: str, *, owner: str = "ann", gpus: int = 0) -> Active:
+    return Active(**vars(queued(id, owner=owner, gpus=gpus)), trials=1, begun=True)
+
+
+def waits(waiting: list[Sweep], active: list[Active], *, nodes: int = 1, **rules: Any) -> list[str]:
+    there = [Node(16, 4, 64 << 30)] * nodes
+    return list(decide(waiting, active, there, Rules(8, **rules)).waits.values())
