@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -46,16 +47,16 @@ def fit(shape: Shape, nodes: Iterable[Node]) -> int:
 def place(shape: Shape, trials: int, nodes: Sequence[Node]) -> tuple[Node, ...]:
     """What is free once so many trials lie on the first nodes that have room; what does not fit is left out."""
     left = min(trials, fit(shape, nodes)) * shape.workers
-    free = []
-    for node in nodes:
+    free = list(nodes)
+    for at, node in enumerate(nodes):
+        if not left:
+            break
         here = min(left, _workers(shape, node))
         left -= here
-        free.append(
-            Node(
-                node.cpus - here * shape.cpus,
-                node.gpus - here * shape.gpus,
-                node.memory_bytes - here * shape.memory_bytes,
-            )
+        free[at] = Node(
+            node.cpus - here * shape.cpus,
+            node.gpus - here * shape.gpus,
+            node.memory_bytes - here * shape.memory_bytes,
         )
     return tuple(free)
 
@@ -79,5 +80,5 @@ def never_fits(shape: Shape, nodes: Sequence[Node]) -> str | None:
 
 
 def _workers(shape: Shape, node: Node) -> int:
-    wanted = ((shape.cpus, node.cpus), (shape.gpus, node.gpus), (shape.memory_bytes, node.memory_bytes))
-    return min(int(there // asked) for asked, there in wanted if asked)
+    gpus = node.gpus // shape.gpus if shape.gpus else math.inf
+    return int(min(node.cpus // shape.cpus, gpus, node.memory_bytes // shape.memory_bytes))
