@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import subprocess
@@ -165,7 +166,7 @@ def test_q9_services_that_start_at_once_on_an_empty_database_all_run(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if kind == "sqlite":
-        urls = [f"sqlite:///{tmp_path / f'{number}.db'}" for number in range(10)]
+        urls = [f"sqlite:///{tmp_path / f'{number}.db'}" for number in range(3)]
     else:
         server: Postgres = request.getfixturevalue("postgres")
         urls = [server.url() for _ in range(3)]
@@ -174,6 +175,35 @@ def test_q9_services_that_start_at_once_on_an_empty_database_all_run(
         store = Store.open(url)
         assert ids(store.waiting()) == ["sweep0", "sweep1", "sweep2"]
         store.close()
+
+
+SWITCH = """
+import sys
+from tuneyard.database import Database
+for url in sys.stdin:
+    database = Database(url.strip())
+    database._write_ahead()
+    database.close()
+    print("done", flush=True)
+"""
+
+
+def test_processes_switch_a_new_file_to_write_ahead_at_once(tmp_path: Path) -> None:
+    """In step, on many files: SQLite refuses one of two on some of them, where they do not take turns."""
+    command = [sys.executable, "-c", SWITCH]
+    with contextlib.ExitStack() as stack:
+        started = [
+            stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            for _ in range(4)
+        ]
+        for number in range(60):
+            for process in started:
+                assert process.stdin is not None
+                process.stdin.write(f"sqlite:///{tmp_path / f'{number}.db'}\n")
+                process.stdin.flush()
+            for process in started:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "done\n"
 
 
 def test_what_was_submitted_is_read_as_it_was(store: Store) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 from pathlib import Path
 
 import psutil
@@ -37,9 +35,11 @@ class Postgres:
     def kill(self) -> None:
         """As a power cut would, down to its last process."""
         server = psutil.Process(self._server.get_pid())
+        server.suspend()  # so that it has no child that is not known here
         processes = [server, *server.children(recursive=True)]
-        os.kill(server.pid, signal.SIGKILL)
-        psutil.wait_procs(processes, timeout=20)
+        server.kill()
+        _, alive = psutil.wait_procs(processes, timeout=20)
+        assert alive == []
 
     def start(self) -> None:
         self._server.ensure_postgres_running()
