@@ -1,4 +1,4 @@
-"""One Ray and one MLflow database for all tests of this folder; each sweep has a home of its own."""
+"""One Ray, one MLflow database and one PostgreSQL for all tests of this folder; each sweep has a home of its own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import ray
 from driven_sweep import DrivenSweep, driven_sweep
+from postgres import Postgres
 
 from tuneyard_pipelines import sweep, tracking
 from tuneyard_pipelines.cluster import OBJECT_STORE_BYTES, quiet
@@ -38,6 +39,13 @@ def mlflow_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    server = Postgres(tmp_path_factory.mktemp("postgres") / "data")
+    yield server
+    server.stop()
 
 
 _numbers = itertools.count()

