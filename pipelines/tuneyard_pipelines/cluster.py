@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from tuneyard_pipelines.capacity import Node, Shape, never_fits
-from tuneyard_pipelines.errors import InputError
+from tuneyard_pipelines.errors import CapacityError
 from tuneyard_pipelines.spec import Resources
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ OBJECT_STORE_BYTES = 200 << 20  # trials read memory-mapped files; Ray's own def
 def cluster(resources: Resources) -> Iterator[None]:
     """A Ray cluster that can run a trial: the one this process is connected to, or one of its own on this machine.
 
-    Raises InputError when no node holds what one trial asks for; it would otherwise wait for ever.
+    Raises CapacityError when no node holds what one trial asks for; it would otherwise wait for ever.
     """
     quiet()
     own = not ray.is_initialized()
@@ -80,9 +80,9 @@ def request(resources: Resources) -> dict[str, float]:
 
 
 def check_resources(resources: Resources, there: Sequence[Node]) -> None:
-    """Raises InputError, naming what exists, unless one node alone can hold a trial."""
+    """Raises CapacityError, naming what exists, unless one node alone can hold a trial."""
     if reason := never_fits(Shape.of(resources), there):
-        raise InputError(reason)
+        raise CapacityError(reason)
 
 
 def nodes() -> list[Node]:

@@ -20,6 +20,10 @@ class InputError(TuneyardError):
     exit_code = 2
 
 
+class CapacityError(InputError):
+    """More is asked of the cluster than any of its nodes has."""
+
+
 class UnreachableError(TuneyardError):
     """A service (tracking server, cluster) did not answer."""
 

@@ -104,6 +104,14 @@ def driven(folder: Path) -> bool:
     return holder is not None and holder.alive(time.time())
 
 
+def end(folder: Path) -> None:
+    """Tell the process that drives it, if it is one of this host, to come to its end."""
+    holder = read(folder / "lease")
+    if holder is not None and holder.host == socket.gethostname() and holder.alive(time.time()):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(holder.pid).terminate()
+
+
 def _clear(folder: Path) -> None:
     """Tune's own files, and what `write_atomic` had not put in its place yet."""
     for left in folder.glob("tune-*"):

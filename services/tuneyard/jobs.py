@@ -153,6 +153,11 @@ def driver_ended(job: Job, end: DriverEnd, now_ms: int, *, most_losses: int) -> 
     return _move(replace(job, losses=losses), "returned", now_ms, end.reason, end.message)
 
 
+def asked_more(job: Job, now_ms: int) -> Job:
+    """Its driver did all that it knew of, and something was asked for meanwhile: the next one does that."""
+    return _move(job, "returned", now_ms)
+
+
 def not_taken(job: Job, message: str, now_ms: int) -> Job:
     """The cluster could not be asked to run it, and surely does not: it waits again, in its old place.
 

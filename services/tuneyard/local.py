@@ -164,6 +164,22 @@ def go_on(folder: SweepFolder, *, announce: Announce = lambda folder: None) -> S
     return sweep.drive(folder)
 
 
+def drive_queued(folder: SweepFolder, home: Path) -> SweepState:
+    """One attempt at a sweep of the queue: accept it, if no driver has yet, and go on with what is unfinished."""
+    from tuneyard_pipelines import sweep
+    from tuneyard_pipelines.spec import parse
+
+    if (folder.path / "sweep.json").exists():
+        return go_on(folder)
+    file = folder.path / "spec.yaml"
+    text = file.read_text(encoding="utf-8")
+    uri = settings.tracking_uri(home, None)
+    spec = parse(text, file=str(file))
+    forecast = _forecast(runnable(spec, _machine(spec, home, calibrate=True)))
+    sweep.run(spec, text, home=home, tracking_uri=uri, sweep_id=folder.sweep_id, forecast=forecast)
+    return folder.state()
+
+
 def plan_sweep(spec: SweepSpec, *, home: Path | None = None, calibrate: bool = True) -> Plan:
     """What a sweep would run, on this machine. The calibration takes some seconds once and is kept in the home."""
     home = home or settings.find_home()

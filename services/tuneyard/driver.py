@@ -1,0 +1,89 @@
+"""A queued sweep's driver, as Ray Jobs runs it: one attempt, and word of how it ended for the dispatcher.
+
+    tuneyard sweep run --sweep-id ID        with the folder ID, which holds spec.yaml, under TUNEYARD_HOME
+
+What it prints goes to `driver.log` in the folder, since Ray's own logs go with the cluster. `driver_end.json` there
+says how it ended, and of which attempt that is the end; without one the driver was lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+
+from tuneyard.jobs import DriverEnd
+from tuneyard_pipelines import control
+from tuneyard_pipelines.errors import CapacityError, InputError, RefusedError, TuneyardError, UnreachableError
+from tuneyard_pipelines.journal import SweepFolder, SweepState, write_atomic
+
+END = "driver_end.json"
+SUBMISSION_ID = "TUNEYARD_SUBMISSION_ID"  # in the environment of the job
+EXIT_CODES = {"succeeded": 0, "failed": 1, "lost": 3}
+
+
+def run(home: Path, sweep_id: str, submission_id: str) -> int:
+    """Drive the sweep once; the exit code is for people, the dispatcher reads the file."""
+    folder = SweepFolder(home / "sweeps" / sweep_id)
+    if not (folder.path / "spec.yaml").exists():
+        raise InputError(f"--sweep-id {sweep_id}: there is no such sweep in {home / 'sweeps'}")
+    _print_to(folder.path / "driver.log")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end = _drive(folder, home)
+    write_atomic(folder.path / END, json.dumps({"submission_id": submission_id, **asdict(end)}))
+    print(f"{submission_id}: {end.how} {end.reason} {end.message}", flush=True)
+    return EXIT_CODES[end.how]
+
+
+def ended(folder: SweepFolder, submission_id: str) -> DriverEnd | None:
+    """How the driver of this attempt ended; None while it runs, and for one that left no word."""
+    try:
+        found = json.loads((folder.path / END).read_text())
+        return DriverEnd(**found) if found.pop("submission_id") == submission_id else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _drive(folder: SweepFolder, home: Path) -> DriverEnd:
+    try:
+        from tuneyard.local import drive_queued
+
+        return _end_of(folder, drive_queued(folder, home))
+    except KeyboardInterrupt:
+        return DriverEnd("lost", "interrupted", "the driver was told to end before anything trained")
+    except CapacityError as error:
+        return DriverEnd("failed", "no_capacity", str(error))
+    except InputError as error:
+        return DriverEnd("failed", "invalid_spec", str(error))
+    except (UnreachableError, RefusedError) as error:  # of another driver that is still seen at this sweep
+        return DriverEnd("lost", "unreachable", str(error))
+    except TuneyardError as error:
+        return DriverEnd("failed", "internal", str(error))
+    except Exception as error:
+        traceback.print_exc()
+        return DriverEnd("failed", "internal", f"{type(error).__name__}: {error}; more in {folder.path / 'driver.log'}")
+
+
+def _end_of(folder: SweepFolder, state: SweepState) -> DriverEnd:
+    ended = state.ended
+    if ended is None:
+        return DriverEnd("lost", "driver_lost", "the end of the attempt could not be written")
+    if ended.state == "finished":
+        reason = "" if not ended.early else "user_stop" if control.wishes(folder).stopped else "budget"
+        return DriverEnd("succeeded", reason, ended.message)
+    if ended.state == "interrupted":
+        return DriverEnd("lost", "interrupted", ended.message)
+    return DriverEnd("failed", "trial_errors", ended.message)
+
+
+def _print_to(path: Path) -> None:
+    """Whatever this process and what it starts print from now on is kept."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    os.close(log)
