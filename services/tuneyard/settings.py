@@ -11,6 +11,7 @@ from tuneyard_pipelines import units
 from tuneyard_pipelines.errors import InputError
 
 HOME = ".tuneyard"
+QUEUE = "queue.db"
 CACHE_LIMIT = "50GiB"
 _PASSWORD = re.compile(r"(?<=://)([^\s:/@]*):\S*@")
 
@@ -53,6 +54,19 @@ def tracking_uri(home: Path, option: str | None, environment: Mapping[str, str] 
             f"{place}: {uri!r} is not a tracking server; use http://HOST:PORT or sqlite:////absolute/path.db"
         )
     return uri
+
+
+def database_url(home: Path, environment: Mapping[str, str] = os.environ) -> str:
+    """TUNEYARD_DATABASE, else SQLite in the home: where the queue is kept."""
+    return environment.get("TUNEYARD_DATABASE") or f"sqlite:///{home / QUEUE}"
+
+
+def whole(name: str, default: int, environment: Mapping[str, str] = os.environ) -> int:
+    """The whole number that a variable holds. Raises InputError for anything else."""
+    text = environment.get(name) or str(default)
+    if not text.isdecimal():
+        raise InputError(f"{name}: found {text!r}; allowed: a whole number, 0 or more")
+    return int(text)
 
 
 def cache_limit_bytes(environment: Mapping[str, str] = os.environ) -> int:

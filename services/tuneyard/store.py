@@ -20,21 +20,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tuneyard.database import Database
 from tuneyard.jobs import ACTIVE, ENDED, Job, State
 from tuneyard.tables import EVENTS, LIMITS, QUEUE, SWEEPS, TRIALS
+from tuneyard_pipelines.capacity import Shape
 from tuneyard_pipelines.errors import InputError, RefusedError
 
 LEAD_TTL_S = 10.0
 EVERYBODY = "*"
 """The owner whose limits are those of all who have none of their own."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What each worker of one trial asks for, and how many workers that is."""
-
-    cpus: float
-    gpus: float
-    memory_bytes: int
-    workers: int = 1
 
 
 @dataclass(frozen=True)
@@ -187,16 +178,20 @@ class Store:
 
     def find(self, prefix: str) -> Entry:
         """The sweep whose id begins so. Raises InputError when none or several do."""
-        begins = sa.and_(SWEEPS.c.sweep_id >= prefix, SWEEPS.c.sweep_id < f"{prefix}\U0010ffff")
-        query = sa.select(SWEEPS).where(begins if prefix else sa.false()).order_by(SWEEPS.c.sweep_id).limit(6)
-        with self._database.reading() as connection:
-            found = [_entry(row) for row in connection.execute(query).mappings()]
+        found = self.begin_so(prefix)
         if len(found) == 1:
             return found[0]
         if found:
             ids = ", ".join(entry.job.sweep_id for entry in found[:5]) + (", ..." if len(found) > 5 else "")
             raise InputError(f"sweep {prefix!r}: {ids} begin so; give more of the id")
         raise _unknown(prefix)
+
+    def begin_so(self, prefix: str) -> list[Entry]:
+        """The first six of the sweeps whose ids begin so."""
+        begins = sa.and_(SWEEPS.c.sweep_id >= prefix, SWEEPS.c.sweep_id < f"{prefix}\U0010ffff")
+        query = sa.select(SWEEPS).where(begins if prefix else sa.false()).order_by(SWEEPS.c.sweep_id).limit(6)
+        with self._database.reading() as connection:
+            return [_entry(row) for row in connection.execute(query).mappings()]
 
     def entries(
         self,
@@ -241,6 +236,7 @@ class Store:
         lead: Lead | None = None,
         waits_for: str | None = None,
         gpu_ms: int | None = None,
+        most_trials: int | None = None,
     ) -> Entry:
         """What became of `entry` is `job`; a new state or reason is an event. What it waits for goes with the queue.
 
@@ -252,6 +248,7 @@ class Store:
             job=job,
             waits_for=kept if waits_for is None else waits_for,
             gpu_ms=entry.gpu_ms if gpu_ms is None else gpu_ms,
+            most_trials=entry.most_trials if most_trials is None else most_trials,
             revision=entry.revision + 1,
         )
         with self._database.writing() as connection:
@@ -262,6 +259,20 @@ class Store:
                     connection, job.sweep_id, actor, what, now_ms, entry.job.state, job.state, job.reason, job.message
                 )
         return changed
+
+    def put_waits(self, waits: Mapping[str, str], lead: Lead | None = None) -> None:
+        """Say what each of these sweeps waits for, of those that are queued. It is no change that others must know."""
+        with self._database.writing() as connection:
+            _check_lead(connection, lead)
+            known = sa.select(SWEEPS.c.sweep_id, SWEEPS.c.waits_for).where(SWEEPS.c.state == "queued")
+            new = [
+                {"of": sweep_id, "text": waits[sweep_id]}
+                for sweep_id, text in connection.execute(known).tuples()
+                if waits.get(sweep_id, text) != text
+            ]
+            if new:
+                mine = sa.and_(SWEEPS.c.sweep_id == sa.bindparam("of"), SWEEPS.c.state == "queued")
+                connection.execute(sa.update(SWEEPS).where(mine).values(waits_for=sa.bindparam("text")), new)
 
     def prioritise(self, sweep_id: str, priority: int, actor: str, now_ms: int) -> Entry:
         """Raises InputError outside 0 to 100 and for an unknown sweep, RefusedError once it has ended."""
@@ -320,6 +331,12 @@ class Store:
         query = sa.select(sa.func.count()).select_from(TRIALS).where(_of(sweep_id, state))
         with self._database.reading() as connection:
             return connection.execute(query).scalar_one()
+
+    def trial_states(self, sweep_id: str) -> dict[str, int]:
+        """How many of a sweep's trials are in each state."""
+        query = sa.select(TRIALS.c.state, sa.func.count()).where(TRIALS.c.sweep_id == sweep_id).group_by(TRIALS.c.state)
+        with self._database.reading() as connection:
+            return dict(connection.execute(query).tuples().all())
 
     def events(self, sweep_id: str | None, after: int = 0, limit: int = 100) -> list[Event]:
         """Of a sweep, or of the queue itself (None), oldest first: those whose id is higher than `after`.
