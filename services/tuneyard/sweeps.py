@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import shlex
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuneyard.settings import is_default, without_passwords
 from tuneyard_pipelines import control, lease, report, standing, tracking
@@ -17,6 +18,9 @@ from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.journal import FAILURES, Header, SweepFolder, SweepState, TrialState
 from tuneyard_pipelines.plan import plan
 from tuneyard_pipelines.spec import Scalar, short_name
+
+if TYPE_CHECKING:
+    from tuneyard.store import Entry, Store
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,8 @@ class Row:
 class View:
     """What there is to say about one sweep; passwords are masked.
 
-    `state`: running, finished, failed, interrupted or lost. `elsewhere`: commands must be told its tracking server.
-    `resumable`: something is left to do.
+    `state`: running, finished, failed, interrupted or lost; of one in the queue, that of its job (`jobs`), and `queue`
+    says more about that. `elsewhere`: commands must be told its tracking server. `resumable`: something is left to do.
     """
 
     sweep_id: str
@@ -64,12 +68,13 @@ class View:
     elsewhere: bool
     resumable: bool
     warning: str = ""
+    where: str = "local"
+    queue: Mapping[str, Any] = field(default_factory=dict)
+    trial_states: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def counted(self) -> str:
-        counts: dict[str, int] = {}
-        for row in self.leaderboard:
-            counts[row.state] = counts.get(row.state, 0) + 1
+        counts = self.trial_states or Counter(row.state for row in self.leaderboard)
         return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
 
     @property
@@ -84,13 +89,14 @@ class View:
         return f"{best.trial} {self.metric} {best.score:.4g}" if best and best.score is not None else ""
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "leaderboard": [row.to_dict() for row in self.leaderboard], "where": "local"}
+        return {**asdict(self), "leaderboard": [row.to_dict() for row in self.leaderboard]}
 
     def facts(self) -> list[tuple[str, str]]:
         """Label and value, one a line."""
         facts = [("sweep", f"{self.sweep_id} ({self.name}), {self.state}"), ("trials", self.counted)]
         if self.message:
             facts.append(("why", self.message))
+        facts += [(label, str(value)) for label, value in self.queue.items() if value not in ("", None)]
         if self.best_text:
             facts.append(("best", self.best_text))
         if self.test:
@@ -99,7 +105,8 @@ class View:
         facts.append(("folder", self.folder))
         if self.report:
             facts.append(("report", self.report))
-        facts += [("runs", f"experiment {self.name!r} in {self.tracking_uri}")]
+        if self.tracking_uri:
+            facts += [("runs", f"experiment {self.name!r} in {self.tracking_uri}")]
         if self.model:
             facts += [("model", f"{self.model}; {self.candidate}")]
         facts += [("next", command) for command in self._next()]
@@ -109,7 +116,8 @@ class View:
 
     def _next(self) -> list[str]:
         browse = f"mlflow server --backend-store-uri {shlex.quote(self.tracking_uri)} --port 5000"
-        commands = [] if self.tracking_uri.startswith(("http:", "https:", "databricks")) else [browse]
+        served = ("http:", "https:", "databricks")
+        commands = [browse] if self.tracking_uri and not self.tracking_uri.startswith(served) else []
         if self.resumable:
             commands.insert(0, f"tuneyard sweep resume {self.sweep_id}")
         if self.model:
@@ -181,6 +189,80 @@ def look(folder: SweepFolder) -> View:
         resumable=_resumable(folder, header, state),
         warning=warning,
     )
+
+
+def queued_views(store: Store, home: Path) -> list[View]:
+    """All sweeps of the queue, newest first."""
+    found, after = [], None
+    while True:
+        page = store.entries(after=after)
+        found += [queued_view(store, entry, home, leaderboard=1) for entry in page.entries]
+        if (after := page.after) is None:
+            return found
+
+
+def queued_view(store: Store, entry: Entry, home: Path, *, leaderboard: int | None = None) -> View:
+    """A sweep of the queue by what the database knows, with so many of its best trials; all for None."""
+    from tuneyard.jobs import ENDED, REASONS
+    from tuneyard_pipelines.spec import parse
+
+    job, folder = entry.job, SweepFolder(home / "sweeps" / entry.job.sweep_id)
+    spec = parse(entry.spec_text, file=str(folder.path / "spec.yaml"))
+    begun = (folder.path / "sweep.json").exists()
+    header, state = (folder.header(), folder.state()) if begun else (None, SweepState())
+    reported = folder.report / report.PAGE
+    return View(
+        sweep_id=job.sweep_id,
+        name=entry.name,
+        state=job.state,
+        message=without_passwords(job.message or REASONS.get(job.reason, "")),
+        created_ms=entry.submitted_ms,
+        metric=spec.metric,
+        folder=str(folder.path),
+        report=str(reported) if reported.exists() else "",
+        tracking_uri=without_passwords(header.tracking_uri) if header else "",
+        leaderboard=tuple(
+            Row(
+                trial=row.trial,
+                name=row.name,
+                variant=row.variant,
+                point=row.point,
+                state=row.state,
+                score=row.score,
+                share=row.share,
+                tokens=row.tokens,
+                message=row.message,
+                seconds=row.trained_ms / 1000,
+            )
+            for row in store.trials(job.sweep_id, order="best", mode=spec.mode, limit=leaderboard)
+        ),
+        asked=asked(header, folder) if header else spec.search.trials,
+        test=dict(state.scored.metrics) if state.scored else {},
+        scored=state.scored.trial if state.scored else None,
+        model=f"{state.registered.name} version {state.registered.version}" if state.registered else None,
+        candidate=state.registered.candidate if state.registered else "",
+        elsewhere=not is_default(home, header.tracking_uri) if header else False,
+        resumable=job.state in ENDED and begun and unfinished(folder),
+        warning=outage_text(folder, header) if header else "",
+        where="queued",
+        trial_states=store.trial_states(job.sweep_id),
+        queue={
+            "waits for": entry.waits_for,
+            "reason": job.reason,
+            "owner": entry.owner,
+            "priority": entry.priority,
+            "attempt": job.attempt,
+        },
+    )
+
+
+def goes_on(folder: SweepFolder, entry: Entry | None) -> bool:
+    """Whether more may come of it without being asked for."""
+    if entry is not None:
+        from tuneyard.jobs import ENDED
+
+        return entry.job.state not in ENDED
+    return lease.driven(folder.path)
 
 
 def outage_text(folder: SweepFolder, header: Header) -> str:

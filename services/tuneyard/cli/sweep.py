@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,9 +16,13 @@ import typer
 
 from tuneyard import requests, settings
 from tuneyard.cli.output import Json, Mlflow, Set, reporting, table, when
+from tuneyard.cli.queue import find_queue, queued, state_text, the_queue
 from tuneyard_pipelines.errors import UNWRITABLE, InputError, RefusedError, TuneyardError
 
 if TYPE_CHECKING:
+    from tuneyard.queue import Queue
+    from tuneyard.store import Entry
+    from tuneyard.sweeps import View
     from tuneyard_pipelines.control import Request
     from tuneyard_pipelines.journal import SweepFolder
 
@@ -26,17 +32,30 @@ Calibrate = Annotated[
     bool,
     typer.Option("--calibrate/--no-calibrate", help="Measure this machine once, for a forecast, and look at the data."),
 ]
+Priority = Annotated[
+    int, typer.Option("--priority", min=0, max=100, help="The higher, the sooner; then the older first.")
+]
+LOOK_S = 0.5
 Id = Annotated[str, typer.Argument(metavar="ID", help="A sweep's id, or enough of its beginning.")]
 
 
 @app.command()
 def run(
-    spec: Spec,
+    spec: Annotated[
+        Path | None, typer.Argument(metavar="SPEC", help="A sweep's YAML file.", show_default=False)
+    ] = None,
     overrides: Set = [],  # noqa: B006  (typer reads the default)
     mlflow: Mlflow = None,
     calibrate: Calibrate = True,
+    sweep_id: Annotated[str | None, typer.Option("--sweep-id", hidden=True)] = None,  # what the queue's jobs call
 ) -> None:
     """Train a sweep here and now: progress on screen, runs in MLflow, the best model registered."""
+    if sweep_id is not None:
+        from tuneyard import driver
+
+        sys.exit(driver.run(settings.find_home(), sweep_id, os.environ.get(driver.SUBMISSION_ID, "")))
+    if spec is None:
+        raise InputError("SPEC: name a sweep's YAML file, as in: tuneyard sweep run examples/dates.yaml")
     from tuneyard_pipelines.plan import runnable
     from tuneyard_pipelines.spec import load
 
@@ -66,8 +85,71 @@ def run(
 
 
 @app.command()
+def submit(
+    spec: Spec,
+    overrides: Set = [],  # noqa: B006
+    priority: Priority = 50,
+    wait: Annotated[bool, typer.Option("--wait", help="Stay until it has ended; exit 0 if it succeeded.")] = False,
+) -> None:
+    """Put a sweep into the queue, whose dispatcher has it run on the cluster; close the lid, find it finished."""
+    from tuneyard_pipelines.spec import load
+
+    loaded = load(spec, overrides)
+    queue = the_queue()
+    entry = queue.submit(loaded, priority=priority)
+    print(f"sweep {entry.job.sweep_id} ({entry.name}) is queued; see it with: tuneyard sweep show {entry.job.sweep_id}")
+    if wait:
+        _wait(queue, entry)
+
+
+@app.command()
+def cancel(sweep_id: Id) -> None:
+    """Give up a sweep of the queue, whatever it is doing; what it has so far stays in its folder."""
+    queue, entry = _in_queue(sweep_id)
+    _said(queue.cancel(entry.job.sweep_id))
+
+
+@app.command("set")
+def set_(sweep_id: Id, priority: Priority) -> None:
+    """Move a sweep of the queue up or down."""
+    queue, entry = _in_queue(sweep_id)
+    _said(queue.prioritise(entry.job.sweep_id, priority))
+
+
+@app.command()
+def logs(
+    sweep_id: Id,
+    follow: Annotated[bool, typer.Option("--follow", help="Print what is added, until the sweep has ended.")] = False,
+) -> None:
+    """What the sweep's driver said; kept in its folder, also when the cluster is gone."""
+    from tuneyard import sweeps
+    from tuneyard_pipelines.journal import SweepFolder
+
+    found = queued(sweep_id)
+    home = settings.find_home()
+    folder = SweepFolder(home / "sweeps" / found[1].job.sweep_id) if found else sweeps.find(home, sweep_id)
+    log = folder.path / "driver.log"
+    offset = 0
+    while True:
+        ended = not sweeps.goes_on(folder, found[0].store.get(folder.sweep_id) if found else None)
+        if log.exists():
+            with log.open("rb") as source:
+                source.seek(offset)
+                added = source.read()
+            offset += len(added)
+            sys.stdout.buffer.write(added)
+            sys.stdout.buffer.flush()
+        if ended or not follow:
+            return
+        time.sleep(LOOK_S)
+
+
+@app.command()
 def resume(sweep_id: Id) -> None:
     """Go on with what is unfinished in a sweep, one that was stopped included."""
+    if found := queued(sweep_id):
+        _said(found[0].resume(found[1].job.sweep_id))
+        return
     folder = _find(sweep_id)
     requests.ask(folder, requests.resume(folder))
     _go_on(folder)
@@ -76,6 +158,9 @@ def resume(sweep_id: Id) -> None:
 @app.command()
 def stop(sweep_id: Id) -> None:
     """Finish now: what trains is validated once more, the best so far is scored and registered."""
+    if found := queued(sweep_id):
+        _said(found[0].stop(found[1].job.sweep_id))
+        return
     folder = _find(sweep_id)
     _ask(folder, requests.stop(folder))
 
@@ -86,6 +171,9 @@ def extend(
     trials: Annotated[int, typer.Option("--trials", min=1, max=100_000, help="How many more.")],
 ) -> None:
     """Try so many more points, whether the sweep runs or has ended."""
+    if found := queued(sweep_id):
+        _said(found[0].extend(found[1].job.sweep_id, trials))
+        return
     folder = _find(sweep_id)
     _ask(folder, requests.extend(folder, trials))
 
@@ -99,6 +187,9 @@ def add(
     ],
 ) -> None:
     """Try these points, too, whether the sweep runs or has ended."""
+    if found := queued(sweep_id):
+        _said(found[0].add(found[1].job.sweep_id, points))
+        return
     folder = _find(sweep_id)
     _ask(folder, requests.add(folder, points))
 
@@ -106,6 +197,9 @@ def add(
 @app.command()
 def retry(sweep_id: Id) -> None:
     """Run the trials that failed again, from their last checkpoints."""
+    if found := queued(sweep_id):
+        _said(found[0].retry(found[1].job.sweep_id))
+        return
     folder = _find(sweep_id)
     _ask(folder, requests.retry(folder))
 
@@ -142,23 +236,29 @@ def schema() -> None:
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """The sweeps of this home, newest first."""
+    """The sweeps of this home and of its queue, newest first."""
     from tuneyard import sweeps
 
     home = settings.find_home()
-    found = []
+    queue = find_queue()
+    in_queue = sweeps.queued_views(queue.store, home) if queue else []
+    ids = {view.sweep_id for view in in_queue}
+    found: list[sweeps.View] = list(in_queue)
     for folder in sweeps.all_folders(home):
+        if folder.sweep_id in ids:
+            continue
         try:
             found.append(sweeps.look(folder))
         except InputError as error:  # one damaged folder hides no other
             print(f"warning: {error}", file=sys.stderr)
+    found.sort(key=lambda view: view.created_ms, reverse=True)
     if as_json:
         print(json.dumps([view.to_dict() for view in found]))
     elif not found:
         print(f"no sweeps in {home / 'sweeps'}; start one with: tuneyard sweep run SPEC")
     else:
         rows = [
-            (view.sweep_id, view.name, view.state, view.counted, view.best_text, when(view.created_ms), "local")
+            (view.sweep_id, view.name, view.state, view.counted, view.best_text, when(view.created_ms), view.where)
             for view in found
         ]
         table(("id", "name", "state", "trials", "best", "created", "where"), rows)
@@ -167,9 +267,7 @@ def list_(as_json: Json = False) -> None:
 @app.command()
 def show(sweep_id: Id, as_json: Json = False) -> None:
     """One sweep: its state, its best trial, where its runs are, what to do next."""
-    from tuneyard import sweeps
-
-    view = sweeps.look(sweeps.find(settings.find_home(), sweep_id))
+    view = _view(sweep_id)
     if as_json:
         print(json.dumps(view.to_dict()))
     else:
@@ -179,9 +277,7 @@ def show(sweep_id: Id, as_json: Json = False) -> None:
 @app.command()
 def trials(sweep_id: Id, as_json: Json = False) -> None:
     """The trials of a sweep, best first."""
-    from tuneyard import sweeps
-
-    view = sweeps.look(sweeps.find(settings.find_home(), sweep_id))
+    view = _view(sweep_id)
     if as_json:
         print(json.dumps([row.to_dict() for row in view.leaderboard]))
     elif not view.leaderboard:
@@ -214,6 +310,47 @@ def _interruptible(accepted: Sequence[SweepFolder]) -> Iterator[None]:
 
 def _what_is_left(accepted: Sequence[SweepFolder]) -> str:
     return f"go on with: tuneyard sweep resume {accepted[0].sweep_id}" if accepted else ""
+
+
+def _view(sweep_id: str) -> View:
+    """Of a sweep of the queue, or of a local one."""
+    from tuneyard import sweeps
+
+    home = settings.find_home()
+    if found := queued(sweep_id):
+        return sweeps.queued_view(found[0].store, found[1], home)
+    return sweeps.look(sweeps.find(home, sweep_id))
+
+
+def _in_queue(sweep_id: str) -> tuple[Queue, Entry]:
+    found = queued(sweep_id)
+    if found is None:
+        raise InputError(f"sweep {sweep_id!r}: not in the queue; see those that are with: tuneyard queue show")
+    return found
+
+
+def _said(entry: Entry) -> None:
+    """What became of it."""
+    job = entry.job
+    print(f"sweep {job.sweep_id} ({entry.name}) is {state_text(entry)}; priority {entry.priority}")
+
+
+def _wait(queue: Queue, entry: Entry) -> None:
+    """Until it has ended; says each new state. Exit 1 unless it succeeded."""
+    from tuneyard.jobs import ENDED
+
+    said = ""
+    while True:
+        entry = queue.store.get(entry.job.sweep_id)
+        now = f"{state_text(entry)}{f': {entry.waits_for}' if entry.waits_for else ''}"
+        if now != said:
+            print(now, flush=True)
+            said = now
+        if entry.job.state in ENDED:
+            break
+        time.sleep(LOOK_S)
+    if entry.job.state != "succeeded":
+        raise TuneyardError(f"sweep {entry.job.sweep_id} {entry.job.state}: {entry.job.message or entry.job.reason}")
 
 
 def _find(sweep_id: str) -> SweepFolder:
