@@ -1,0 +1,82 @@
+"""A Ray head with its Jobs interface, as a platform runs one: with a token, on ports that nobody else has."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from tuneyard.ray_jobs import RayJobs
+from tuneyard_pipelines.cluster import OBJECT_STORE_BYTES
+from tuneyard_pipelines.errors import UnreachableError
+
+PORTS = ("port", "dashboard-port", "dashboard-agent-listen-port", "ray-client-server-port")
+RAY = Path(sys.executable).with_name("ray")
+
+
+class RayHead:
+    """One node. `start` again after `kill` gives a new cluster at the same address, which knows no job."""
+
+    def __init__(self, folder: Path, *, cpus: int = 2) -> None:
+        self._folder, self._cpus = folder, cpus
+        self._ports = dict(zip(PORTS, _free(len(PORTS)), strict=True))
+        self.token = secrets.token_hex(32)
+        self.address = f"http://127.0.0.1:{self._ports['dashboard-port']}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For those who ask it, and for those who start with it."""
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token, "RAY_USAGE_STATS_ENABLED": "0"}
+
+    def start(self) -> RayJobs:
+        """Returns once it takes jobs."""
+        environment = {**os.environ, **self.environment, "RAY_JOB_STOP_WAIT_TIME_S": "30"}
+        command = [RAY, "start", "--head", "--block", "--disable-usage-stats", "--include-log-monitor=False"]
+        command += ["--dashboard-host", "127.0.0.1", "--num-cpus", str(self._cpus), "--temp-dir", str(self._folder)]
+        command += ["--object-store-memory", str(OBJECT_STORE_BYTES)]
+        command += ["--min-worker-port", "0", "--max-worker-port", "0"]
+        command += [text for name, port in self._ports.items() for text in (f"--{name}", str(port))]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / "head.out").open("ab") as out:
+            self._process = subprocess.Popen(
+                command, env=environment, stdout=out, stderr=out, start_new_session=True, cwd=self._folder
+            )
+        jobs = RayJobs(self.address, self.token)
+        deadline = time.monotonic() + 120
+        while True:
+            with contextlib.suppress(UnreachableError):
+                if jobs.nodes() and not jobs.all():
+                    return jobs
+            assert self._process.poll() is None, (self._folder / "head.out").read_text()
+            assert time.monotonic() < deadline, (self._folder / "head.out").read_text()
+            time.sleep(0.2)
+
+    def kill(self) -> None:
+        """With -9, the head and all that it has started, but not the drivers, which Ray starts apart from itself."""
+        if self._process is None:
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            head = psutil.Process(self._process.pid)
+            for process in [head, *head.children()]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+
+def _free(count: int) -> list[int]:
+    """Ports that nobody listens at now; all are held until the last is found, so that they differ."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
