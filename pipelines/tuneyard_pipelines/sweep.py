@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -76,6 +76,7 @@ def run(
     preparing: Progress = lambda doing, share: None,
     callbacks: MakeCallbacks | None = None,
     forecast: Mapping[str, float] | None = None,
+    most_trials: int | None = None,
 ) -> SweepFolder:
     """Accept a sweep and drive it to its end: its data is prepared, its MLflow answers, its resources exist.
 
@@ -112,17 +113,18 @@ def run(
             )
         )
         announce(folder)
-        drive(folder, callbacks)
+        drive(folder, callbacks, most_trials=most_trials)
     return folder
 
 
-def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepState:
+def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None, *, most_trials: int | None = None) -> SweepState:
     """Bring the sweep to its end, from wherever it stands; the state says how the attempt ended.
 
-    `callbacks(leg)` gives Lightning callbacks that watch each leg. Raises RefusedError while another driver is at it,
+    `callbacks(leg)` gives Lightning callbacks that watch each leg; at most `most_trials` run at once, if that is less
+    than the spec allows. Raises RefusedError while another driver is at it,
     InputError when the cluster lacks the resources, UnreachableError when MLflow does not answer.
     """
-    header = folder.header()
+    header = _holding_back(folder.header(), most_trials)
     lease = Lease.take(folder.path)
     try:
         with contextlib.ExitStack() as stack:
@@ -160,6 +162,14 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None) -> SweepS
             return journal.state
     finally:
         lease.release()
+
+
+def _holding_back(header: Header, most_trials: int | None) -> Header:
+    search = header.spec.search
+    if most_trials is None or most_trials >= (search.max_concurrent_trials or math.inf):
+        return header
+    held = search.model_copy(update={"max_concurrent_trials": most_trials})
+    return replace(header, spec=header.spec.model_copy(update={"search": held}))
 
 
 def _encode(prepared: data.PreparedData, spec: SweepSpec, preparing: Progress) -> dict[str, VocabSizes]:

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 PASS_S = 1.0
 CLUSTER_GONE_S = 30.0  # without an answer for so long, Ray is taken to be gone, and not to be slow
+NODE_AWAY_S = 300.0  # a node that is only restarted comes back sooner
 GCS_TIMEOUT_S = 8  # a driver whose cluster is gone for so long ends itself; Ray's own default is a minute
 MEASURED_MS = 30_000  # of GPU time, between two changes of what a sweep has used
 ACTOR = "dispatcher"
@@ -81,6 +82,7 @@ class Dispatcher:
         self._reconciler = Reconciler(store, ray, how.home, now_ms)
         self._told: set[str] = set()  # attempts that Ray was asked to stop: a second signal would cut their clean-up
         self._silent_since_s: float | None = None
+        self._never_since_s: dict[str, float] = {}  # since when no node could hold a trial of a sweep that waits
 
     def work(self, over: threading.Event) -> None:
         """Dispatch until `over`; whatever goes wrong in a pass is logged, and the next one tries again."""
@@ -175,6 +177,7 @@ class Dispatcher:
             **self._how.environment,
             "TUNEYARD_HOME": str(self._how.home),
             driver.SUBMISSION_ID: job.submission_id,
+            driver.MOST_TRIALS: "" if entry.most_trials is None else str(entry.most_trials),
             "RAY_gcs_rpc_server_reconnect_timeout_s": str(GCS_TIMEOUT_S),
         }
         command = f"{self._how.entrypoint} sweep run --sweep-id {job.sweep_id}"
@@ -224,7 +227,9 @@ class Dispatcher:
         gpu_ms = self._feed.read(folder, entry, self._lead, now_ms)
         unheard = end.how == "succeeded" and job.reason != "user_cancel" and _asked_meanwhile(folder)
         after = jobs.asked_more(job, now_ms) if unheard else None
-        after = after or jobs.driver_ended(job, end, now_ms, most_losses=self._how.most_losses)
+        after = after or jobs.driver_ended(
+            job, end, now_ms, most_losses=self._how.most_losses, progressed=self._feed.progressed(folder)
+        )
         self._change(entry, after, "asked for more" if unheard else "driver ended", gpu_ms=gpu_ms)
         self._feed.forget(job.sweep_id)
         self._told.discard(job.submission_id)
@@ -243,15 +248,20 @@ class Dispatcher:
             self._rules([*waiting, *active]),
         )
         by_id = {entry.job.sweep_id: entry for entry in [*waiting, *active]}
+        waits = dict(decision.waits)
         for sweep_id, (reason, text) in decision.never.items():
             entry = by_id[sweep_id]
+            if not self._surely_never(entry):
+                waits[sweep_id] = text
+                continue
             with contextlib.suppress(Conflict):
                 self._change(entry, jobs.refused(entry.job, reason, text, self._now_ms()), "refused")
         for sweep_id in decision.preempt:
             entry = by_id[sweep_id]
             with contextlib.suppress(Conflict):
                 self._change(entry, jobs.stopped(entry.job, "preempted", self._now_ms()), "preempted")
-        self._store.put_waits(decision.waits, self._lead)
+        self._store.put_waits(waits, self._lead)
+        self._never_since_s = {one: at for one, at in self._never_since_s.items() if one in decision.never}
         for sweep_id in decision.start:
             entry = by_id[sweep_id]
             if lease.driven(self._folder(entry).path):
@@ -260,6 +270,12 @@ class Dispatcher:
                 most = decision.most_trials.get(sweep_id, entry.most_trials)
                 claimed = self._change(entry, jobs.claimed(entry.job, self._now_ms()), "claimed", most_trials=most)
                 self._submit(claimed)
+
+    def _surely_never(self, entry: Entry) -> bool:
+        """Not where only a node may be away for a while: as soon as it is submitted, or once that has gone on."""
+        since_s = self._never_since_s.setdefault(entry.job.sweep_id, self._clock_s())
+        new = entry.job.attempt == 0 and self._now_ms() - entry.job.queued_ms < 1000 * NODE_AWAY_S
+        return new or self._clock_s() - since_s >= NODE_AWAY_S
 
     def _active(self, entry: Entry) -> admission.Active:
         trials = self._feed.trials(self._folder(entry))

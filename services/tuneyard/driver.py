@@ -13,27 +13,30 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from tuneyard import settings
 from tuneyard.jobs import DriverEnd
 from tuneyard_pipelines import control
 from tuneyard_pipelines.errors import CapacityError, InputError, RefusedError, TuneyardError, UnreachableError
 from tuneyard_pipelines.journal import SweepFolder, SweepState, write_atomic
 
 END = "driver_end.json"
-SUBMISSION_ID = "TUNEYARD_SUBMISSION_ID"  # in the environment of the job
+SUBMISSION_ID, MOST_TRIALS = "TUNEYARD_SUBMISSION_ID", "TUNEYARD_MOST_TRIALS"  # in the environment of the job
 EXIT_CODES = {"succeeded": 0, "failed": 1, "lost": 3}
 
 
-def run(home: Path, sweep_id: str, submission_id: str) -> int:
+def run(home: Path, sweep_id: str, environment: Mapping[str, str] = os.environ) -> int:
     """Drive the sweep once; the exit code is for people, the dispatcher reads the file."""
+    submission_id, most_trials = environment.get(SUBMISSION_ID, ""), settings.whole(MOST_TRIALS, 0, environment)
     folder = SweepFolder(home / "sweeps" / sweep_id)
     if not (folder.path / "spec.yaml").exists():
         raise InputError(f"--sweep-id {sweep_id}: there is no such sweep in {home / 'sweeps'}")
     _print_to(folder.path / "driver.log")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    end = _drive(folder, home)
+    end = _drive(folder, home, most_trials or None)
     write_atomic(folder.path / END, json.dumps({"submission_id": submission_id, **asdict(end)}))
     print(f"{submission_id}: {end.how} {end.reason} {end.message}", flush=True)
     return EXIT_CODES[end.how]
@@ -48,11 +51,11 @@ def ended(folder: SweepFolder, submission_id: str) -> DriverEnd | None:
         return None
 
 
-def _drive(folder: SweepFolder, home: Path) -> DriverEnd:
+def _drive(folder: SweepFolder, home: Path, most_trials: int | None) -> DriverEnd:
     try:
         from tuneyard.local import drive_queued
 
-        return _end_of(folder, drive_queued(folder, home))
+        return _end_of(folder, drive_queued(folder, home, most_trials))
     except KeyboardInterrupt:
         return DriverEnd("lost", "interrupted", "the driver was told to end before anything trained")
     except CapacityError as error:

@@ -70,8 +70,9 @@ _STRENGTH = {"preempted": 0, "user_stop": 1, "user_cancel": 2}  # the stronger w
 class Job:
     """One sweep as the queue knows it.
 
-    `attempt` counts its drivers, the present one included. `losses` counts the drivers that were lost since a person
-    last set it going, `ran` says that there is a folder to go on from. Times are milliseconds since the epoch.
+    `attempt` counts its drivers, the present one included. `losses` counts the drivers that were lost since one of them
+    made progress or a person set it going, `ran` says that there is a folder to go on from. Times are milliseconds
+    since the epoch.
     """
 
     sweep_id: str
@@ -132,12 +133,13 @@ def stopped(job: Job, reason: str, now_ms: int) -> Job:
     return _move(job, "asked_to_stop", now_ms, reason)
 
 
-def driver_ended(job: Job, end: DriverEnd, now_ms: int, *, most_losses: int) -> Job:
+def driver_ended(job: Job, end: DriverEnd, now_ms: int, *, most_losses: int, progressed: bool = False) -> Job:
     """What becomes of it once its driver is gone.
 
-    One that came to its own end keeps that, also where somebody had asked it to stop.
+    One that came to its own end keeps that, also where somebody had asked it to stop. A loss of a driver that had
+    `progressed` is counted as the first: only what is lost again and again without getting anywhere is given up.
     """
-    job = replace(job, ran=True)
+    job = replace(job, ran=True, losses=0 if progressed else job.losses)
     if end.how == "succeeded":
         return _move(job, "succeeded", now_ms, end.reason, end.message)
     if _gave_up(job):

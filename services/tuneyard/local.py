@@ -153,7 +153,9 @@ def collect_garbage(home: Path, limit_bytes: int) -> Collected:
     return cache.collect(home / "data", limit_bytes, now_s=time.time(), keep=needed)
 
 
-def go_on(folder: SweepFolder, *, announce: Announce = lambda folder: None) -> SweepState:
+def go_on(
+    folder: SweepFolder, *, announce: Announce = lambda folder: None, most_trials: int | None = None
+) -> SweepState:
     """Go on with what is unfinished or was asked for meanwhile; a sweep of which nothing is left stays as it is."""
     from tuneyard_pipelines import sweep
 
@@ -161,22 +163,33 @@ def go_on(folder: SweepFolder, *, announce: Announce = lambda folder: None) -> S
         tracking.reconcile(folder, sweep.now_ms())
         return folder.state()
     announce(folder)
-    return sweep.drive(folder)
+    return sweep.drive(folder, most_trials=most_trials)
 
 
-def drive_queued(folder: SweepFolder, home: Path) -> SweepState:
-    """One attempt at a sweep of the queue: accept it, if no driver has yet, and go on with what is unfinished."""
+def drive_queued(folder: SweepFolder, home: Path, most_trials: int | None) -> SweepState:
+    """One attempt at a sweep of the queue: accept it, if no driver has yet, and go on with what is unfinished.
+
+    It runs at most `most_trials` at once, if that is less than its spec allows.
+    """
     from tuneyard_pipelines import sweep
     from tuneyard_pipelines.spec import parse
 
     if (folder.path / "sweep.json").exists():
-        return go_on(folder)
+        return go_on(folder, most_trials=most_trials)
     file = folder.path / "spec.yaml"
     text = file.read_text(encoding="utf-8")
     uri = settings.tracking_uri(home, None)
     spec = parse(text, file=str(file))
     forecast = _forecast(runnable(spec, _machine(spec, home, calibrate=True)))
-    sweep.run(spec, text, home=home, tracking_uri=uri, sweep_id=folder.sweep_id, forecast=forecast)
+    sweep.run(
+        spec,
+        text,
+        home=home,
+        tracking_uri=uri,
+        sweep_id=folder.sweep_id,
+        forecast=forecast,
+        most_trials=most_trials,
+    )
     return folder.state()
 
 

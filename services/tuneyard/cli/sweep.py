@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import sys
 import time
@@ -53,7 +52,7 @@ def run(
     if sweep_id is not None:
         from tuneyard import driver
 
-        sys.exit(driver.run(settings.find_home(), sweep_id, os.environ.get(driver.SUBMISSION_ID, "")))
+        sys.exit(driver.run(settings.find_home(), sweep_id))
     if spec is None:
         raise InputError("SPEC: name a sweep's YAML file, as in: tuneyard sweep run examples/dates.yaml")
     from tuneyard_pipelines.plan import runnable
