@@ -8,13 +8,13 @@ from typing import Any
 from mlflow.models import set_model
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
-from tuneyard_pipelines.package import load
-
 
 class ServedModel(PythonModel):
     """Takes texts as a list or a frame of one column; MLflow reads the hints as signature."""
 
     def load_context(self, context: PythonModelContext) -> None:
+        from tuneyard_pipelines.package import load  # torch, which a driver that registers a model does not need
+
         self._model = load(Path(context.artifacts["model"]))
 
     def predict(

@@ -51,6 +51,11 @@ def test_the_public_api_is_imported_when_it_is_asked_for() -> None:
     assert {"tuneyard_pipelines"} <= loaded_by("from tuneyard import run_sweep, load_model")
 
 
+def test_a_model_is_registered_without_torch() -> None:
+    """MLflow runs this file twice to log it."""
+    assert "torch" not in loaded_by("import tuneyard_pipelines.registration, tuneyard_pipelines.mlflow_model")
+
+
 def test_an_unknown_public_name_is_told_with_those_that_exist() -> None:
     import tuneyard
 
