@@ -314,8 +314,8 @@ def test_another_tokenizer_is_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_long_texts_without_a_blank_are_learned_in_parts(kind):
     draws = random.Random(1)
-    lines = ["".join(draws.choices("acgt", k=20_000)) for _ in range(3)]
+    lines = ["".join(draws.choices("acgt", k=5_000)) for _ in range(3)]
     tokenizer = TextTokenizer.train(lines, Config(kind, 400))
     ids = tokenizer.encode(lines[0])
     assert tokenizer.decode(ids) == lines[0]
-    assert len(ids) < 10_000
+    assert len(ids) < 2_500
