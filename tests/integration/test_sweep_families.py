@@ -40,7 +40,7 @@ def ended(run: Callable[..., Ended], tmp_path_factory: pytest.TempPathFactory, r
         "data": {**TASKS[request.param]["data"], "split": {"validation": 0.2, "test": 0.2}},
         "model": {"d_model": 16, "num_layers": 1, "num_heads": 1, "sequence_length": 24, "dropout": 0.1},
         "training": {"max_steps": 10, "batch_tokens": 256, "learning_rate": 0.01, "evaluations": 2},
-        "search": {"algorithm": "grid", "scheduler": "none"},
+        "search": {"algorithm": "grid", "scheduler": "none", "max_concurrent_trials": 1},  # libraries are read once
         "resources": {"memory_per_worker": "2GiB"},
         "variants": {name: {"model": {"architecture": name}} for name in families},
         "register": {"name": f"families-{request.param.replace('_', '-')}"},

@@ -25,7 +25,7 @@ task: language_modeling
 data: {source: quotes.txt, split: {validation: 0.2, test: 0.2}}
 model: {d_model: 16, num_heads: 2, num_layers: 1, dropout: 0.0}
 training: {max_steps: 8, batch_tokens: 256, learning_rate: 0.01, evaluations: 2}
-search: {algorithm: grid, scheduler: {type: asha, min_share: 0.5, reduction_factor: 2}}
+search: {algorithm: grid, scheduler: {type: asha, min_share: 0.5, reduction_factor: 2}, max_concurrent_trials: 1}
 resources: {memory_per_worker: 2GiB}
 variants:
   bytes: {data: {tokenizer: {type: byte}}, model: {sequence_length: [16, 32]}}

@@ -32,6 +32,7 @@ def ended(run: Callable[..., Ended]) -> Ended:
         model__num_heads=2,
         model__sequence_length=48,
         search__metric="val/exact_match",
+        search__max_concurrent_trials=1,
         variants=variants,
         register={"name": "sides"},
     )
