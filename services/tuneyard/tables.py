@@ -17,15 +17,6 @@ class _Words(sa.types.TypeDecorator[str]):
         return None if value is None else value.replace("\0", "?").encode(errors="replace").decode()
 
 
-class _Key(_Words):
-    """Words that are sorted by code points, in both databases as in Python."""
-
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[str]:
-        return sa.Text(collation="C" if dialect.name == "postgresql" else None)
-
-
 def _column(name: str, kind: type[sa.types.TypeEngine[Any]], **options: Any) -> sa.Column[Any]:
     return sa.Column(name, kind, nullable=False, **options)
 
@@ -37,7 +28,7 @@ _COUNTER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 SWEEPS = sa.Table(
     "sweeps",
     METADATA,
-    sa.Column("sweep_id", _Key, primary_key=True),
+    sa.Column("sweep_id", _Words, primary_key=True),
     _column("state", _Words),
     _column("reason", _Words),
     _column("message", _Words),
@@ -68,8 +59,8 @@ SWEEPS = sa.Table(
 TRIALS = sa.Table(
     "trials",
     METADATA,
-    sa.Column("sweep_id", _Key, primary_key=True),
-    sa.Column("trial", _Key, primary_key=True),
+    sa.Column("sweep_id", _Words, primary_key=True),
+    sa.Column("trial", _Words, primary_key=True),
     _column("number", sa.Integer),
     _column("name", _Words),
     _column("variant", _Words),
@@ -89,7 +80,7 @@ EVENTS = sa.Table(
     "events",
     METADATA,
     sa.Column("id", _COUNTER, primary_key=True),
-    sa.Column("sweep_id", _Key),
+    sa.Column("sweep_id", _Words),
     _column("time_ms", sa.BigInteger),
     _column("actor", _Words),
     _column("what", _Words),
@@ -113,7 +104,7 @@ QUEUE = sa.Table(  # one row
 LIMITS = sa.Table(
     "limits",
     METADATA,
-    sa.Column("owner", _Key, primary_key=True),
+    sa.Column("owner", _Words, primary_key=True),
     sa.Column("sweeps", sa.Integer),
     sa.Column("gpus", sa.Double),
     sa.Column("gpu_hours", sa.Double),

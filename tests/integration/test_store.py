@@ -121,6 +121,15 @@ def test_the_migrated_tables_are_those_that_the_store_uses(url: str, store: Stor
     engine.dispose()
 
 
+def test_postgresql_sorts_ids_as_sqlite_does_whatever_its_language(postgres: Postgres) -> None:
+    database = Database(postgres.url())
+    database.migrate()
+    query = "SELECT DISTINCT collation_name FROM information_schema.columns WHERE column_name IN ('sweep_id', 'trial')"
+    with database.reading() as connection:
+        assert connection.execute(sa.text(query)).scalars().all() == ["C"]
+    database.close()
+
+
 def test_migrating_again_changes_nothing(store: Store) -> None:
     store.submit(entry("a"), "ada", 1)
     store.migrate()

@@ -6,6 +6,7 @@ from alembic import op
 revision = "0001"
 down_revision = None
 
+# By code points, as SQLite and Python sort, whatever language the server was set up in.
 _KEY = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 _COUNTER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
