@@ -79,7 +79,7 @@ class Dispatcher:
         self._lead: Lead | None = None
         self._rival: Rival | None = None
         self._feed = TrialFeed(store)
-        self._reconciler = Reconciler(store, ray, how.home, now_ms)
+        self._reconciler = Reconciler(store, ray, how.home, now_ms, clock_s)
         self._told: set[str] = set()  # attempts that Ray was asked to stop: a second signal would cut their clean-up
         self._silent_since_s: float | None = None
         self._never_since_s: dict[str, float] = {}  # since when no node could hold a trial of a sweep that waits

@@ -9,7 +9,6 @@ MLflow    a run that is RUNNING or SCHEDULED with no driver behind it           
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +40,7 @@ class Reconciler:
         ray: RayJobs,
         home: Path,
         now_ms: Callable[[], int],
-        clock_s: Callable[[], float] = time.monotonic,
+        clock_s: Callable[[], float],
     ) -> None:
         self._store, self._ray, self._home = store, ray, home
         self._now_ms, self._clock_s = now_ms, clock_s

@@ -129,7 +129,7 @@ class Limits:
     """What one owner may use: sweeps that run at once, GPUs at once, GPU-hours in all; None for any amount."""
 
     sweeps: int | None = None
-    gpus: float | None = None
+    gpus: int | None = None
     gpu_hours: float | None = None
 
 
@@ -267,7 +267,7 @@ class Store:
             known = sa.select(SWEEPS.c.sweep_id, SWEEPS.c.waits_for).where(SWEEPS.c.state == "queued")
             new = [
                 {"of": sweep_id, "text": waits[sweep_id]}
-                for sweep_id, text in connection.execute(known).tuples()
+                for sweep_id, text in connection.execute(known)
                 if waits.get(sweep_id, text) != text
             ]
             if new:
@@ -336,7 +336,7 @@ class Store:
         """How many of a sweep's trials are in each state."""
         query = sa.select(TRIALS.c.state, sa.func.count()).where(TRIALS.c.sweep_id == sweep_id).group_by(TRIALS.c.state)
         with self._database.reading() as connection:
-            return dict(connection.execute(query).tuples().all())
+            return {row[0]: row[1] for row in connection.execute(query)}
 
     def events(self, sweep_id: str | None, after: int = 0, limit: int = 100) -> list[Event]:
         """Of a sweep, or of the queue itself (None), oldest first: those whose id is higher than `after`.

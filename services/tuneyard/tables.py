@@ -43,8 +43,8 @@ SWEEPS = sa.Table(
     _column("priority", sa.Integer),
     _column("spec_version", sa.Integer),
     _column("spec_text", _Words),
-    _column("cpus", sa.Double),
-    _column("gpus", sa.Double),
+    _column("cpus", sa.Integer),
+    _column("gpus", sa.Integer),
     _column("memory_bytes", sa.BigInteger),
     _column("workers", sa.Integer),
     sa.Column("most_trials", sa.Integer),
@@ -106,6 +106,6 @@ LIMITS = sa.Table(
     METADATA,
     sa.Column("owner", _Words, primary_key=True),
     sa.Column("sweeps", sa.Integer),
-    sa.Column("gpus", sa.Double),
+    sa.Column("gpus", sa.Integer),
     sa.Column("gpu_hours", sa.Double),
 )

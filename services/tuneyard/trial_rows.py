@@ -38,7 +38,7 @@ class TrialFeed:
         changed = [row for trial, row in rows.items() if row != reading.written.get(trial)]
         self._store.put_trials(entry.job.sweep_id, changed, lead)
         reading.written = rows
-        gpus = int(entry.shape.gpus * entry.shape.workers)
+        gpus = entry.shape.gpus * entry.shape.workers
         return gpus * budget.trained_ms(reading.state, now_ms) if gpus else 0
 
     def trials(self, folder: SweepFolder) -> Trials:

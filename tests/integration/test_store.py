@@ -40,7 +40,7 @@ from tuneyard_pipelines.errors import InputError, RefusedError, UnreachableError
 
 pytestmark = pytest.mark.integration
 
-SHAPE = Shape(cpus=1, gpus=0.5, memory_bytes=2**40, workers=2)
+SHAPE = Shape(cpus=1, gpus=1, memory_bytes=2**40, workers=2)
 ODD = "naïve 数据 'quoted' \"twice\" %s :name {} \\ \n"
 
 
@@ -627,17 +627,17 @@ def test_the_queue_pauses_and_goes_on(store: Store) -> None:
 def test_limits_are_kept_by_owner(store: Store) -> None:
     assert store.limits() == {"*": Limits()}
     store.set_limits("*", Limits(sweeps=2), "root", 1)
-    store.set_limits("ada", Limits(gpus=1.5, gpu_hours=100), "root", 2)
+    store.set_limits("ada", Limits(gpus=3, gpu_hours=100), "root", 2)
     store.set_limits("ada", Limits(sweeps=0, gpu_hours=0.0), "root", 3)
     assert store.limits() == {"*": Limits(sweeps=2), "ada": Limits(sweeps=0, gpu_hours=0.0)}
     assert [event.message for event in store.events(None)] == [
         "*: sweeps 2, gpus any, gpu_hours any",
-        "ada: sweeps any, gpus 1.5, gpu_hours 100",
+        "ada: sweeps any, gpus 3, gpu_hours 100",
         "ada: sweeps 0, gpus any, gpu_hours 0",
     ]
 
 
-@pytest.mark.parametrize("limits", [Limits(sweeps=-1), Limits(gpus=math.nan), Limits(gpu_hours=math.inf)])
+@pytest.mark.parametrize("limits", [Limits(sweeps=-1), Limits(gpu_hours=math.nan), Limits(gpu_hours=math.inf)])
 def test_a_limit_is_an_amount(store: Store, limits: Limits) -> None:
     with pytest.raises(InputError, match=r"limit of ada on .*: found .*; allowed: 0 or more, or none"):
         store.set_limits("ada", limits, "root", 1)

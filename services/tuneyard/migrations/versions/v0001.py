@@ -29,8 +29,8 @@ def upgrade() -> None:
         sa.Column("priority", sa.Integer(), nullable=False),
         sa.Column("spec_version", sa.Integer(), nullable=False),
         sa.Column("spec_text", sa.Text(), nullable=False),
-        sa.Column("cpus", sa.Double(), nullable=False),
-        sa.Column("gpus", sa.Double(), nullable=False),
+        sa.Column("cpus", sa.Integer(), nullable=False),
+        sa.Column("gpus", sa.Integer(), nullable=False),
         sa.Column("memory_bytes", sa.BigInteger(), nullable=False),
         sa.Column("workers", sa.Integer(), nullable=False),
         sa.Column("most_trials", sa.Integer()),
@@ -89,6 +89,6 @@ def upgrade() -> None:
         "limits",
         sa.Column("owner", _KEY, primary_key=True),
         sa.Column("sweeps", sa.Integer()),
-        sa.Column("gpus", sa.Double()),
+        sa.Column("gpus", sa.Integer()),
         sa.Column("gpu_hours", sa.Double()),
     )

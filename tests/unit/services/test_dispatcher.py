@@ -1,0 +1,319 @@
+"""Who is submitted when, and what becomes of a sweep whose driver ends: a real database, a cluster on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_stand_in import Cluster
+from tiny_sweep import tiny
+
+from tuneyard.dispatcher import CLUSTER_GONE_S, NODE_AWAY_S, Dispatcher, Settings
+from tuneyard.jobs import DriverEnd
+from tuneyard.queue import Queue
+from tuneyard.store import LEAD_TTL_S, Entry, LeadLost, Limits, Store
+from tuneyard_pipelines import control
+from tuneyard_pipelines.capacity import Node
+from tuneyard_pipelines.errors import RefusedError
+
+DONE = DriverEnd("succeeded")
+ONE = {"search__max_concurrent_trials": 1}
+
+
+@dataclass
+class Team:
+    """A queue, a cluster, and a dispatcher whose clock the test moves."""
+
+    queue: Queue
+    cluster: Cluster
+    settings: Settings
+    clock_s: float = 1000.0
+    dispatcher: Dispatcher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dispatcher = self.another()
+
+    def another(self) -> Dispatcher:
+        return Dispatcher(
+            self.queue.store,
+            self.cluster,  # type: ignore[arg-type]
+            self.settings,
+            now_ms=lambda: int(self.clock_s * 1000),
+            clock_s=lambda: self.clock_s,
+        )
+
+    def submit(self, name: str = "tiny", priority: int = 50, **changes: Any) -> str:
+        return self.queue.submit(tiny(name=name, **changes), priority=priority).job.sweep_id
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.clock_s += 1
+            self.dispatcher.step()
+
+    def state(self, sweep_id: str) -> tuple[str, str]:
+        job = self.entry(sweep_id).job
+        return job.state, job.reason
+
+    def entry(self, sweep_id: str) -> Entry:
+        return self.queue.store.get(sweep_id)
+
+    def end(self, sweep_id: str, end: DriverEnd | None = DONE) -> None:
+        self.cluster.end(self.entry(sweep_id).job.submission_id, end)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Team]]:
+    store = Store.open(f"sqlite:///{tmp_path / 'queue.db'}")
+    store.migrate()
+
+    def team(**settings: Any) -> Team:
+        return Team(Queue(store, tmp_path, "ann"), Cluster(tmp_path), Settings(tmp_path, **settings))
+
+    yield team
+    store.close()
+
+
+def test_q1_five_hundred_submits_at_once_start_in_order_and_under_the_cap(make: Callable[..., Team]) -> None:
+    team = make(most_drivers=40)
+    priorities = [number % 5 * 20 for number in range(500)]
+    spec = tiny(**ONE)
+    with ThreadPoolExecutor(8) as people:
+        entries_made = people.map(lambda priority: team.queue.submit(spec, priority=priority), priorities)
+        ids = [entry.job.sweep_id for entry in entries_made]
+    entries = {sweep_id: team.entry(sweep_id) for sweep_id in ids}
+    assert len(entries) == 500
+    while len(team.cluster.submitted) < 500 or team.cluster.running:
+        team.step()
+        for name in team.cluster.running:
+            team.cluster.end(name, DONE)
+    assert team.cluster.most_at_once == 40
+    in_order = sorted(ids, key=lambda one: (-entries[one].priority, entries[one].job.queued_ms, one))
+    assert team.cluster.submitted == [f"{sweep_id}-a1" for sweep_id in in_order]
+    team.step()
+    assert {team.state(sweep_id) for sweep_id in ids} == {("succeeded", "")}
+
+
+def test_q8_a_small_sweep_does_not_pass_a_large_one_of_higher_priority(make: Callable[..., Team]) -> None:
+    team = make()
+    first = team.submit(resources__gpus_per_worker=6, **ONE)
+    team.step()
+    large = team.submit(priority=80, resources__gpus_per_worker=4, **ONE)
+    small = team.submit(priority=20, resources__gpus_per_worker=1, **ONE)
+    team.step()
+    assert team.entry(large).waits_for == "needs 4 GPUs a trial, 2 free; the next"
+    assert team.state(small) == ("queued", "")
+    assert large in team.entry(small).waits_for
+    team.end(first)
+    team.step(2)
+    assert team.state(large)[0] == team.state(small)[0] == "running"
+
+
+def test_s8_what_can_never_fit_is_refused_with_what_there_is(make: Callable[..., Team]) -> None:
+    team = make()
+    team.cluster.there = [Node(8, 1, 1 << 40), Node(8, 2, 1 << 40)]
+    asks = team.submit(resources__gpus_per_worker=3)
+    team.step()
+    assert team.state(asks) == ("failed", "no_capacity")
+    assert "3 GPU" in team.entry(asks).job.message
+    assert team.cluster.submitted == []
+
+
+def test_a_node_that_is_away_for_a_while_costs_no_waiting_sweep(make: Callable[..., Team]) -> None:
+    team = make()
+    team.queue.store.pause("maintenance", "ann", 0)
+    waits = team.submit(resources__gpus_per_worker=8)
+    team.step()
+    team.clock_s = team.entry(waits).job.queued_ms / 1000 + 2 * NODE_AWAY_S
+    team.cluster.there = [Node(8, 0, 1 << 40)]
+    team.step()
+    assert team.state(waits) == ("queued", "")
+    assert "8 GPU" in team.entry(waits).waits_for
+    team.clock_s += NODE_AWAY_S
+    team.step()
+    assert team.state(waits) == ("failed", "no_capacity")
+
+
+def test_what_a_driver_says_is_what_becomes_of_it(make: Callable[..., Team]) -> None:
+    team = make()
+    ends = {
+        DriverEnd("succeeded", "budget", "used up"): ("succeeded", "budget"),
+        DriverEnd("failed", "invalid_spec", "no such file"): ("failed", "invalid_spec"),
+        DriverEnd("failed", "trial_errors", "no trial completed"): ("failed", "trial_errors"),
+        DriverEnd("lost", "unreachable", "MLflow is away"): ("queued", "unreachable"),
+    }
+    sweeps = {team.submit(**ONE): end for end in ends}
+    team.step()
+    team.queue.store.pause("so that what is queued again stays so", "ann", 0)
+    for sweep_id, end in sweeps.items():
+        team.end(sweep_id, end)
+    team.step()
+    for sweep_id, end in sweeps.items():
+        assert team.state(sweep_id) == ends[end]
+        assert team.entry(sweep_id).job.message == end.message
+
+
+def test_a_driver_that_is_lost_again_and_again_is_given_up(make: Callable[..., Team]) -> None:
+    team = make(most_losses=2)
+    sweep_id = team.submit(**ONE)
+    for attempt in (1, 2, 3):
+        team.step(2)
+        assert team.entry(sweep_id).job.attempt == attempt
+        team.end(sweep_id, None)
+    team.step(2)
+    assert team.state(sweep_id) == ("failed", "driver_lost")
+    assert team.cluster.submitted == [f"{sweep_id}-a{attempt}" for attempt in (1, 2, 3)]
+    team.queue.resume(sweep_id)
+    team.step(2)
+    assert team.state(sweep_id)[0] == "running"
+    assert team.entry(sweep_id).job.losses == 0
+
+
+def test_an_older_drivers_word_is_not_taken_for_the_present_ones(make: Callable[..., Team]) -> None:
+    team = make()
+    sweep_id = team.submit(**ONE)
+    team.step(2)
+    team.end(sweep_id, DriverEnd("lost", "unreachable"))
+    team.step(2)
+    assert team.entry(sweep_id).job.attempt == 2
+    team.step(2)
+    assert team.state(sweep_id)[0] == "running"
+
+
+def test_a_silent_cluster_is_waited_for_and_a_lost_one_is_replaced(make: Callable[..., Team]) -> None:
+    team = make()
+    sweep_id = team.submit(**ONE)
+    team.step()
+    team.cluster.away = True
+    team.step(3)
+    assert team.state(sweep_id) == ("running", ""), "silent is not gone"
+    team.clock_s += CLUSTER_GONE_S
+    team.step()
+    assert team.state(sweep_id) == ("queued", "cluster_lost")
+    assert team.entry(sweep_id).waits_for == "the cluster does not answer"
+    team.cluster.away, team.cluster.jobs = False, {}
+    team.step()
+    assert team.entry(sweep_id).job.attempt == 2
+    assert team.state(sweep_id)[0] == "running"
+
+
+def test_a_cancel_ends_also_where_the_cluster_never_comes_back(make: Callable[..., Team]) -> None:
+    team = make()
+    sweep_id = team.submit(**ONE)
+    team.step()
+    team.cluster.away = True
+    team.queue.cancel(sweep_id)
+    team.step()
+    assert team.state(sweep_id) == ("stopping", "user_cancel")
+    team.clock_s += CLUSTER_GONE_S
+    team.step()
+    assert team.state(sweep_id) == ("cancelled", "user_cancel")
+
+
+def test_a_driver_is_told_to_end_once(make: Callable[..., Team]) -> None:
+    team = make()
+    sweep_id = team.submit(**ONE)
+    team.step()
+    team.queue.cancel(sweep_id)
+    team.step(3)
+    assert team.cluster.stopped == [f"{sweep_id}-a1"]
+
+
+def test_higher_priority_makes_lower_give_way_where_that_is_on(make: Callable[..., Team]) -> None:
+    team = make(preempt=True)
+    low = team.submit(priority=10, resources__gpus_per_worker=8, **ONE)
+    team.step()
+    high = team.submit(priority=90, resources__gpus_per_worker=8, **ONE)
+    team.step(2)
+    assert team.state(low) == ("stopping", "preempted")
+    assert team.cluster.stopped == [f"{low}-a1"]
+    team.end(low, DriverEnd("lost", "interrupted"))
+    team.step(2)
+    assert team.state(low) == ("queued", "preempted")
+    assert team.state(high)[0] == "running"
+    team.end(high)
+    team.step(2)
+    assert (team.state(low)[0], team.entry(low).job.attempt, team.entry(low).job.losses) == ("running", 2, 0)
+
+
+def test_a_driver_is_told_how_many_trials_its_owner_may_have(make: Callable[..., Team]) -> None:
+    team = make()
+    team.queue.store.set_limits("ann", Limits(gpus=3), "root", 0)
+    sweep_id = team.submit(resources__gpus_per_worker=1)
+    team.step()
+    assert team.cluster.environments[f"{sweep_id}-a1"]["TUNEYARD_MOST_TRIALS"] == "3"
+
+
+def test_what_is_asked_for_at_the_last_moment_is_done_by_the_next_driver(make: Callable[..., Team]) -> None:
+    team = make()
+    sweep_id = team.submit(**ONE)
+    team.step()
+    folder = team.queue.folder(sweep_id)
+    folder.journal.write_text(
+        '{"event": "AttemptStarted", "attempt": 1, "time_ms": 1, "host": "a", "versions": {}, "sealed": {}}\n'
+        '{"event": "AttemptEnded", "attempt": 1, "state": "finished", "message": "", "time_ms": 2}\n'
+    )
+    control.ask(folder, [control.Extend(2, 3)])
+    team.end(sweep_id)
+    team.step(2)
+    assert (team.state(sweep_id)[0], team.entry(sweep_id).job.attempt) == ("running", 2)
+
+
+def test_a_job_that_is_no_present_attempt_is_stopped(make: Callable[..., Team]) -> None:
+    team = make()
+    sweep_id = team.submit(**ONE)
+    team.step()
+    team.cluster.submit(f"{sweep_id}-a7", "", {}, home=str(team.queue.home))
+    team.cluster.submit("other-a1", "", {}, home="/another/home")
+    team.clock_s += 10
+    team.step()
+    assert team.cluster.stopped == [f"{sweep_id}-a7"]
+    assert [event.what for event in team.queue.store.events(sweep_id)][-1] == "stray stopped"
+
+
+def test_one_dispatcher_leads_and_the_next_takes_over_from_a_silent_one(make: Callable[..., Team]) -> None:
+    team = make()
+    first, second = team.dispatcher, team.another()
+    team.step()
+    sweep_id = team.submit(**ONE)
+    second.step()
+    assert team.cluster.submitted == []
+    team.clock_s += LEAD_TTL_S
+    second.step()
+    assert team.cluster.submitted == [f"{sweep_id}-a1"]
+    with pytest.raises(LeadLost):
+        first.step()
+
+
+def test_a_paused_queue_starts_nothing_and_says_why(make: Callable[..., Team]) -> None:
+    team = make()
+    team.queue.store.pause("new disks", "root", 0)
+    sweep_id = team.submit(**ONE)
+    team.step()
+    assert team.entry(sweep_id).waits_for == "paused: new disks"
+    team.queue.store.go_on("root", 0)
+    team.step()
+    assert team.state(sweep_id)[0] == "running"
+
+
+def test_q7_a_sweep_that_waits_is_cancelled_at_once_and_twice_is_harmless(make: Callable[..., Team]) -> None:
+    team = make()
+    sweep_id = team.submit(**ONE)
+    for _ in range(2):
+        assert team.queue.cancel(sweep_id).job.state == "cancelled"
+    team.step()
+    assert team.cluster.submitted == []
+    assert [event.after for event in team.queue.store.events(sweep_id)] == ["queued", "cancelled"]
+
+
+def test_a_sweep_that_has_ended_is_not_cancelled(make: Callable[..., Team]) -> None:
+    team = make()
+    sweep_id = team.submit(**ONE)
+    team.step()
+    team.end(sweep_id)
+    team.step()
+    with pytest.raises(RefusedError, match=r"is succeeded and cannot be asked to stop"):
+        team.queue.cancel(sweep_id)
