@@ -10,6 +10,7 @@ STAMP := $(VENV)/.installed
 # make install PYTHON=/path/to/python3
 PYTHON ?= python3.11 python3.12 python3.13 python3
 FAST_TESTS := tests/unit tests/property tests/architecture
+DRILLS := tests/drills
 # Two makes at once take turns at installing.
 IN_TURN := $(if $(shell command -v flock),flock Makefile)
 
@@ -52,7 +53,11 @@ check: lint ## Lint, types, import walls and the fast tests: before every commit
 
 .PHONY: test
 test: check ## What CI runs: check, and then all other tests, with real Ray and real MLflow
-	$(BIN)/pytest --numprocesses 2 --dist loadfile $(FAST_TESTS:%=--ignore=%)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile $(FAST_TESTS:%=--ignore=%) --ignore=$(DRILLS)
+
+.PHONY: drills
+drills: install ## Kill -9 every part of the queue in the midst of a sweep: up to twenty minutes
+	$(BIN)/pytest $(DRILLS)
 
 .PHONY: bench
 bench: install ## Measure what Tuneyard itself costs, against its bounds, as JSON: minutes, on a machine that is idle

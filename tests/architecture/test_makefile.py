@@ -52,9 +52,18 @@ def calls(clone: Path) -> list[str]:
 
 def test_make_alone_lists_every_target(clone: Path) -> None:
     targets = set(re.findall(r"^\.PHONY: (\S+)$", (clone / "Makefile").read_text(), re.MULTILINE))
-    assert {"install", "demo", "check", "test", "format", "lock", "clean"} <= targets
+    assert {"install", "demo", "check", "test", "drills", "format", "lock", "clean"} <= targets
     listed = dict(re.findall(r"^  make (\S+) +(\S.*)$", make(clone).stdout, re.MULTILINE))
     assert listed.keys() == targets
+
+
+def test_the_drills_are_run_by_their_own_target_only(clone: Path) -> None:
+    make(clone, "install", python(clone))
+    runs = {target: re.findall("bin/pytest(.*)", make(clone, "-n", target).stdout) for target in ("test", "drills")}
+    assert [words.split() for words in runs["drills"]] == [["tests/drills"]]
+    rest = [words for words in runs["test"] if "tests/unit tests/" not in words]
+    assert len(rest) == 1
+    assert "--ignore=tests/drills" in rest[0].split()
 
 
 def test_install_is_done_once(clone: Path) -> None:

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-import psutil
 import pytest
-from ray_head import RayHead
+from queue_platform import TUNEYARD, Platform, platform_in
 from tiny_sweep import runs_of, tiny
 
 from tuneyard.jobs import ENDED
-from tuneyard.queue import Queue
-from tuneyard.ray_jobs import RayJobs
-from tuneyard.store import Entry, Event, Store
-from tuneyard_pipelines import lease
+from tuneyard.store import Entry
 from tuneyard_pipelines.spec import SweepSpec
-from tuneyard_pipelines.tracking import connect
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-TUNEYARD = Path(sys.executable).with_name("tuneyard")
 DYING = """
 import os, signal, sys
 from tuneyard import dispatcher, ray_jobs
@@ -43,84 +32,12 @@ dispatcher.main()
 """
 
 
-@dataclass
-class Platform:
-    """A home with its queue, a Ray head, and a dispatcher, which tests may kill and start again."""
-
-    home: Path
-    head: RayHead
-    jobs: RayJobs
-    queue: Queue
-    dispatcher: subprocess.Popen[bytes] | None = None
-
-    @property
-    def uri(self) -> str:
-        return f"sqlite:///{self.home / 'mlflow.db'}"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        own = {"TUNEYARD_HOME": str(self.home), "TUNEYARD_RAY": self.head.address, "TUNEYARD_DRIVER": str(TUNEYARD)}
-        return {**os.environ, **self.head.environment, **own}
-
-    def dispatch(self, *command: str) -> subprocess.Popen[bytes]:
-        command = command or ("-m", "tuneyard.dispatcher")
-        with (self.home / "dispatcher.out").open("ab") as out:
-            self.dispatcher = subprocess.Popen(
-                [sys.executable, *command], env=self.environment, stdout=out, stderr=out, cwd=self.home
-            )
-        return self.dispatcher
-
-    def stop_dispatching(self, number: int = signal.SIGKILL) -> None:
-        if self.dispatcher is not None:
-            self.dispatcher.send_signal(number)
-            self.dispatcher.wait(timeout=60)
-            self.dispatcher = None
-
-    def entry(self, entry: Entry) -> Entry:
-        return self.queue.store.get(entry.job.sweep_id)
-
-    def wait(self, condition: Callable[[], Any], timeout_s: float = 240) -> Any:
-        deadline = time.monotonic() + timeout_s
-        while not (found := condition()):
-            assert time.monotonic() < deadline, (self.home / "dispatcher.out").read_text()[-3000:]
-            time.sleep(0.1)
-        return found
-
-    def wait_for(self, entry: Entry, *states: str) -> Entry:
-        self.wait(lambda: self.entry(entry).job.state in states)
-        return self.entry(entry)
-
-    def ended_trials(self, entry: Entry) -> int:
-        state = self.queue.folder(entry.job.sweep_id).state()
-        return sum(trial.outcome is not None for trial in state.trials.values())
-
-    def driver(self, entry: Entry) -> psutil.Process | None:
-        holder = lease.read(self.queue.folder(entry.job.sweep_id).path / "lease")
-        alive = holder is not None and holder.alive(time.time())
-        return psutil.Process(holder.pid) if holder is not None and alive else None
-
-    def events(self, entry: Entry) -> list[Event]:
-        return self.queue.store.events(entry.job.sweep_id)
-
-    def path(self, entry: Entry) -> list[str]:
-        """The states that it went through."""
-        return [event.after for event in self.events(entry) if event.after != event.before]
-
-
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     home = tmp_path_factory.mktemp("home")
-    head = RayHead(Path("/tmp") / f"tuneyard-ray-{os.getpid()}")  # sockets' paths must be short
-    try:
-        jobs = head.start()
-        store = Store.open(f"sqlite:///{home / 'queue.db'}")
-        store.migrate()
-        connect(f"sqlite:///{home / 'mlflow.db'}")
-        made = Platform(home, head, jobs, Queue(store, home, "ann"))
+    databases = {"database": f"sqlite:///{home / 'queue.db'}", "uri": f"sqlite:///{home / 'mlflow.db'}"}
+    with platform_in(home, **databases) as made:
         yield made
-        made.stop_dispatching()
-    finally:
-        head.kill()
 
 
 def spec(name: str, trials: int = 3, **changes: Any) -> SweepSpec:

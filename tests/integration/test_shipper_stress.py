@@ -7,14 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +21,7 @@ import psutil
 import pytest
 from driven_sweep import DrivenSweep
 from mlflow import MlflowClient
+from mlflow_server import MlflowServer, free_port
 from tiny_sweep import runs_of, tiny
 
 from tuneyard.local import load_model
@@ -39,41 +35,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 MakeSweep = Callable[..., DrivenSweep]
 ALWAYS = 10**9
-
-
-class Server:
-    """`mlflow server` with one worker; it can be restarted on its port and its database."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.port = free_port()
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.start()
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "mlflow", "server", "--workers", "1"),
-                *("--host", "127.0.0.1", "--port", str(self.port)),
-                *("--backend-store-uri", f"sqlite:///{self._folder / 'mlflow.db'}"),
-                *("--artifacts-destination", str(self._folder / "artifacts")),
-            ],
-            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        until(self._healthy, timeout_s=90)
-
-    def stop(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def _healthy(self) -> bool:
-        assert self._process.poll() is None
-        with contextlib.suppress(OSError):
-            return bool(urllib.request.urlopen(f"{self.uri}/health", timeout=5).status == 200)
-        return False
 
 
 @dataclass
@@ -92,7 +53,7 @@ class Fault:
 class Proxy:
     """The way to the server. `seen` counts requests by path; `strangers` are connections from other processes."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: MlflowServer) -> None:
         self.server, self.port = server, free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
         self.delay_s = 0.0
@@ -209,11 +170,6 @@ class Proxy:
             request.connection.shutdown(socket.SHUT_RDWR)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 def until(condition: Callable[[], Any], timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -222,14 +178,14 @@ def until(condition: Callable[[], Any], timeout_s: float = 60) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    made = Server(tmp_path_factory.mktemp("server"))
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    made = MlflowServer(tmp_path_factory.mktemp("server"))
     yield made
     made.stop()
 
 
 @pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
+def proxy(server: MlflowServer) -> Iterator[Proxy]:
     made = Proxy(server)
     yield made
     made.heal()
@@ -280,7 +236,7 @@ def train(made: DrivenSweep, number: int, outcome: str | None = "completed", ste
 
 @pytest.mark.parametrize("trouble", ["refuses", "500", "503", "silent", "killed and started again"])
 def test_r15_what_was_trained_while_the_server_was_away_arrives_once(
-    make_sweep: MakeSweep, proxy: Proxy, server: Server, trouble: str
+    make_sweep: MakeSweep, proxy: Proxy, server: MlflowServer, trouble: str
 ) -> None:
     made = make_sweep(uri=proxy.uri)
     made.begin()
@@ -315,7 +271,7 @@ def test_r15_what_was_trained_while_the_server_was_away_arrives_once(
 
 
 def test_r15_a_request_that_was_done_without_an_answer_is_not_done_twice(
-    make_sweep: MakeSweep, proxy: Proxy, server: Server
+    make_sweep: MakeSweep, proxy: Proxy, server: MlflowServer
 ) -> None:
     made = make_sweep(uri=proxy.uri)
     paths = ("experiments/create", "runs/create", "runs/log-batch", "runs/set-tag", "runs/update", "runs/log-inputs")
@@ -330,7 +286,7 @@ def test_r15_a_request_that_was_done_without_an_answer_is_not_done_twice(
 
 
 def test_r15_a_run_that_is_made_after_the_shipper_gave_up_is_not_there_twice(
-    make_sweep: MakeSweep, proxy: Proxy, server: Server
+    make_sweep: MakeSweep, proxy: Proxy, server: MlflowServer
 ) -> None:
     made = make_sweep(uri=proxy.uri)
     made.begin()
@@ -349,7 +305,7 @@ def test_r15_a_run_that_is_made_after_the_shipper_gave_up_is_not_there_twice(
 
 
 def test_r16_a_pass_asks_for_nothing_when_nothing_is_new(
-    make_sweep: MakeSweep, proxy: Proxy, server: Server, capsys: pytest.CaptureFixture[str]
+    make_sweep: MakeSweep, proxy: Proxy, server: MlflowServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = make_sweep(uri=proxy.uri)
     made.begin()
@@ -400,7 +356,7 @@ def test_r15_a_pass_without_an_answer_ends_at_once(make_sweep: MakeSweep, proxy:
 
 
 def test_r15_r16_a_sweep_behind_a_slow_server_that_goes_away_trains_as_if_there_were_none(
-    run: Callable[..., tuple[SweepFolder, SweepState]], proxy: Proxy, server: Server, home: Path
+    run: Callable[..., tuple[SweepFolder, SweepState]], proxy: Proxy, server: MlflowServer, home: Path
 ) -> None:
     """No answer comes from the first leg's start until all legs have ended: whatever waited for one would wait on."""
     spec = tiny(name="stressed", register={"name": "stressed"})

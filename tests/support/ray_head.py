@@ -60,6 +60,10 @@ class RayHead:
             assert time.monotonic() < deadline, (self._folder / "head.out").read_text()
             time.sleep(0.2)
 
+    def processes(self) -> list[psutil.Process]:
+        """All that run under it now, the drivers' and the trials' among them."""
+        return [] if self._process is None else psutil.Process(self._process.pid).children(recursive=True)
+
     def kill(self) -> None:
         """With -9, the head and all that it has started, but not the drivers, which Ray starts apart from itself."""
         if self._process is None:
