@@ -201,11 +201,13 @@ def test_q3_q4_q5_each_loss_of_the_driver_made_one_more_attempt_and_no_other_los
 @pytest.mark.parametrize(
     ("stage", "within_s"), [("driver", CLOSED_S), ("Ray", CLOSED_S), ("dispatcher and driver", RETURNED_S)]
 )
-def test_r1_nothing_runs_falsely(
-    drill: Drill, stage: str, within_s: float, record_property: Callable[[str, object], None]
-) -> None:
-    record_property("closed_s", drill.closed_s[stage])
+def test_r1_nothing_runs_falsely(drill: Drill, stage: str, within_s: float) -> None:
     assert drill.closed_s[stage] <= within_s, drill.closed_s
+
+
+def test_r1_what_each_lost_driver_left_was_closed_before_the_next_one_came(drill: Drill) -> None:
+    order = [event.what for event in drill.platform.events(drill.sweep) if event.what in ("closed", "started")]
+    assert order == ["started", "closed", "started", "closed", "started", "closed", "started"]
 
 
 def test_r1_the_killed_worker_was_at_a_leg_which_was_tried_again(drill: Drill) -> None:
