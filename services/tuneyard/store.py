@@ -348,6 +348,12 @@ class Store:
         with self._database.reading() as connection:
             return [Event(**row) for row in connection.execute(query).mappings()]
 
+    def last_events(self, sweep_id: str, count: int) -> list[Event]:
+        """The newest of a sweep, oldest first."""
+        query = sa.select(EVENTS).where(EVENTS.c.sweep_id == sweep_id).order_by(EVENTS.c.id.desc()).limit(count)
+        with self._database.reading() as connection:
+            return [Event(**row) for row in connection.execute(query).mappings()][::-1]
+
     def note(self, sweep_id: str | None, actor: str, what: str, message: str, now_ms: int) -> None:
         """An event that changes nothing."""
         with self._database.writing() as connection:

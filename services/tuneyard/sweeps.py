@@ -20,7 +20,9 @@ from tuneyard_pipelines.plan import plan
 from tuneyard_pipelines.spec import Scalar, short_name
 
 if TYPE_CHECKING:
-    from tuneyard.store import Entry, Store
+    from tuneyard.store import Entry, Event, Store
+
+HISTORY = 8  # events that are shown of one sweep
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class View:
     where: str = "local"
     queue: Mapping[str, Any] = field(default_factory=dict)
     trial_states: Mapping[str, int] = field(default_factory=dict)
+    history: tuple[str, ...] = ()
 
     @property
     def counted(self) -> str:
@@ -97,6 +100,7 @@ class View:
         if self.message:
             facts.append(("why", self.message))
         facts += [(label, str(value)) for label, value in self.queue.items() if value not in ("", None)]
+        facts += [("history", line) for line in self.history]
         if self.best_text:
             facts.append(("best", self.best_text))
         if self.test:
@@ -246,6 +250,7 @@ def queued_view(store: Store, entry: Entry, home: Path, *, leaderboard: int | No
         warning=outage_text(folder, header) if header else "",
         where="queued",
         trial_states=store.trial_states(job.sweep_id),
+        history=tuple(_told(event) for event in store.last_events(job.sweep_id, HISTORY)),
         queue={
             "waits for": entry.waits_for,
             "reason": job.reason,
@@ -254,6 +259,13 @@ def queued_view(store: Store, entry: Entry, home: Path, *, leaderboard: int | No
             "attempt": job.attempt,
         },
     )
+
+
+def _told(event: Event) -> str:
+    """Who did what, and why."""
+    time = datetime.fromtimestamp(event.time_ms / 1000, UTC).strftime("%H:%M:%SZ")
+    why = ": ".join(text for text in (event.reason, without_passwords(event.message)) if text)
+    return f"{time} {event.actor}: {event.what}{f' ({why})' if why else ''}"
 
 
 def goes_on(folder: SweepFolder, entry: Entry | None) -> bool:
