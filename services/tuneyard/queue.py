@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from tuneyard import jobs, requests, sweeps
 from tuneyard.jobs import ENDED, Job
 from tuneyard.store import Conflict, Entry, Store
@@ -42,8 +40,7 @@ class Queue:
         runnable(spec)
         sweep_id = secrets.token_hex(4)
         folder = self.folder(sweep_id)
-        values = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-        text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        text = spec.text()
         entry = Entry(
             job=Job(sweep_id),
             name=spec.name,
