@@ -176,6 +176,7 @@ def drive_queued(folder: SweepFolder, home: Path, most_trials: int | None) -> Sw
     file = folder.path / "spec.yaml"
     text = file.read_text(encoding="utf-8")
     uri = settings.tracking_uri(home, None)
+    collect_garbage(home, settings.cache_limit_bytes())
     spec = parse(text, file=str(file))
     forecast = _forecast(runnable(spec, _machine(spec, home, calibrate=True)))
     sweep.run(

@@ -240,6 +240,8 @@ class Store:
     ) -> Entry:
         """What became of `entry` is `job`; a new state or reason is an event. What it waits for goes with the queue.
 
+        `most_trials`: 0 for as many as fit; left out, as before.
+
         Raises Conflict when the entry is no longer as given, LeadLost when `lead` is no longer the present one.
         """
         kept = entry.waits_for if job.state == "queued" else ""
@@ -248,7 +250,7 @@ class Store:
             job=job,
             waits_for=kept if waits_for is None else waits_for,
             gpu_ms=entry.gpu_ms if gpu_ms is None else gpu_ms,
-            most_trials=entry.most_trials if most_trials is None else most_trials,
+            most_trials=entry.most_trials if most_trials is None else most_trials or None,
             revision=entry.revision + 1,
         )
         with self._database.writing() as connection:

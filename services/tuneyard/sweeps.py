@@ -314,14 +314,20 @@ def unfinished(folder: SweepFolder) -> bool:
     state = folder.state()
     if state.ended is None or state.ended.state != "finished" or state.ended.early:
         return True
-    return control.wishes(folder).heard > state.ended.heard
+    return asked_more(folder, state)
+
+
+def asked_more(folder: SweepFolder, state: SweepState) -> bool:
+    """Whether something was asked of it that the driver that has ended did not read; a stop asks for nothing more."""
+    wishes = control.wishes(folder)
+    return state.ended is not None and wishes.heard > state.ended.heard and not wishes.stopped
 
 
 def _resumable(folder: SweepFolder, header: Header, state: SweepState) -> bool:
     """Whether `resume` would do anything: not while it runs, or when every trial failed for good."""
     if _sweep_state(folder, state) == "running" or not unfinished(folder):
         return False
-    if state.ended is not None and control.wishes(folder).heard > state.ended.heard:
+    if asked_more(folder, state):
         return True
     failed = [trial for trial in state.trials.values() if trial.outcome in FAILURES]
     return len(failed) < max(len(state.trials), plan(header.spec).trials)
