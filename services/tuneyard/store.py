@@ -186,6 +186,11 @@ class Store:
             raise InputError(f"sweep {prefix!r}: {ids} begin so; give more of the id")
         raise _unknown(prefix)
 
+    def ids(self) -> set[str]:
+        """Of every sweep that was ever submitted."""
+        with self._database.reading() as connection:
+            return set(connection.execute(sa.select(SWEEPS.c.sweep_id)).scalars())
+
     def begin_so(self, prefix: str) -> list[Entry]:
         """The first six of the sweeps whose ids begin so."""
         begins = sa.and_(SWEEPS.c.sweep_id >= prefix, SWEEPS.c.sweep_id < f"{prefix}\U0010ffff")
@@ -416,8 +421,13 @@ class Store:
             reason, since_ms, by = connection.execute(query).one()
         return None if reason is None else Pause(reason, since_ms, by)
 
-    def set_limits(self, owner: str, limits: Limits, actor: str, now_ms: int) -> None:
-        """In place of the owner's present ones. Raises InputError for an amount below 0."""
+    def set_limits(self, owner: str, limits: Limits | None, actor: str, now_ms: int) -> None:
+        """In place of the owner's present ones; None: as everybody. Raises InputError for an amount below 0."""
+        if limits is None:
+            with self._database.writing() as connection:
+                connection.execute(sa.delete(LIMITS).where(LIMITS.c.owner == owner))
+                _happened(connection, None, actor, "limited", now_ms, message=f"{owner}: as everybody")
+            return
         for name, value in asdict(limits).items():
             if value is not None and not 0 <= value < math.inf:
                 raise InputError(f"limit of {owner} on {name}: found {value}; allowed: 0 or more, or none")

@@ -1,4 +1,4 @@
-"""Local sweeps as people look at them: read from their folders, and closed in MLflow where a driver died."""
+"""Sweeps as people look at them: local ones by their folders, those of the queue by its database, too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -195,12 +195,17 @@ def look(folder: SweepFolder) -> View:
     )
 
 
-def queued_views(store: Store, home: Path) -> list[View]:
-    """All sweeps of the queue, newest first."""
-    found, after = [], None
+def queued_views(store: Store, home: Path, warn: Callable[[str], None]) -> list[View]:
+    """All sweeps of the queue, newest first; `warn` is told of those that cannot be read."""
+    found: list[View] = []
+    after = None
     while True:
         page = store.entries(after=after)
-        found += [queued_view(store, entry, home, leaderboard=1) for entry in page.entries]
+        for entry in page.entries:
+            try:
+                found.append(queued_view(store, entry, home, leaderboard=1))
+            except InputError as error:
+                warn(str(error))
         if (after := page.after) is None:
             return found
 

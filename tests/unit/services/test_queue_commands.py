@@ -103,6 +103,28 @@ def test_limits_are_set_for_one_owner_or_for_all(cli: Cli, queue: Queue) -> None
         ["*", "2", "any", "any"],
         ["bob", "any", "4", "10.5"],
     ]
+    assert cli("queue", "limit", "bob").out == said.out, "to look changes nothing"
+    assert "bob" not in cli("queue", "limit", "bob", "--none").out
+    assert cli("queue", "limit", "bob", "--none", "--gpus", "1").code == 2
+
+
+def test_an_id_that_begins_like_that_of_a_local_sweep_is_not_guessed(
+    cli: Cli, queue: Queue, make_sweep: MakeSweep
+) -> None:
+    sweep_id = submitted(cli)
+    make_sweep(sweep_id=f"{sweep_id[:3]}zzzzz").close("interrupted")
+    done = cli("sweep", "cancel", sweep_id[:3])
+    assert done.code == 2
+    assert f"{sweep_id[:3]}zzzzz" in done.err
+    assert queue.store.get(sweep_id).job.state == "queued"
+
+
+def test_a_damaged_sweep_hides_no_other_of_the_queue(cli: Cli, queue: Queue) -> None:
+    bad, good = submitted(cli), submitted(cli)
+    (queue.folder(bad).path / "sweep.json").write_text("{")
+    done = cli("sweep", "list", "--json")
+    assert [view["sweep_id"] for view in json.loads(done.out)] == [good]
+    assert bad in done.err
 
 
 @pytest.mark.parametrize(
