@@ -104,6 +104,22 @@ def driven(folder: Path) -> bool:
     return holder is not None and holder.alive(time.time())
 
 
+def free(folder: Path, *, surely_gone: bool = False) -> bool:
+    """Whether nobody drives it; a dead driver's lease is removed, so that the next one that is seen is another's.
+
+    `surely_gone`: it is known to be dead, whatever its heartbeat, which is all that another host sees, says yet.
+    """
+    path = folder / "lease"
+    if not path.exists():
+        return True
+    with _locked(path):
+        present = read(path)
+        if present is not None and not surely_gone and present.alive(time.time()):
+            return False
+        path.unlink(missing_ok=True)
+        return True
+
+
 def end(folder: Path) -> None:
     """Tell the process that drives it, if it is one of this host, to come to its end."""
     holder = read(folder / "lease")

@@ -264,6 +264,10 @@ class SweepSpec(Part):
         """
         return load(Path(path), overrides)
 
+    def text(self) -> str:
+        """As a file: overrides applied, defaults written out; it reads as the same spec wherever it lies."""
+        return spec_yaml.written(self.model_dump(mode="json", by_alias=True, exclude_none=True))
+
     def variant(self, name: str) -> SweepSpec:
         """The spec of one variant; "" is that of a sweep without variants. Raises KeyError."""
         return self.by_variant[name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,12 @@ def read(text: str, file: str, overrides: Sequence[str] = ()) -> Document:
     for override in overrides:
         document.set(override)
     return document
+
+
+def written(values: Mapping[str, Any]) -> str:
+    """Plain data as YAML, in its order; by libyaml where it is there, which is ten times as fast."""
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(dict(values), Dumper=dumper, sort_keys=False, allow_unicode=True))
 
 
 def dotted(path: Path) -> str:

@@ -264,6 +264,18 @@ def drain(shipper: Shipper, *, timeout_s: float = DRAIN_S) -> bool:
     return True
 
 
+def mark_lost(folder: SweepFolder, now_ms: int) -> None:
+    """Write down the end of an attempt whose driver is dead. Raises RefusedError where one drives."""
+    state = folder.state()
+    if not state.attempt or state.ended is not None:
+        return
+    lease = Lease.take(folder.path)
+    try:
+        _mark_lost(Journal(folder, lease.held), now_ms)
+    finally:
+        lease.release()
+
+
 def reconcile(folder: SweepFolder, now_ms: int) -> bool:
     """Close what a dead driver left open: its attempt is marked lost and MLflow is told. True if there was something.
 
@@ -273,17 +285,21 @@ def reconcile(folder: SweepFolder, now_ms: int) -> bool:
         return False
     lease = Lease.take(folder.path)
     try:
-        journal = Journal(folder, lease.held)
-        if journal.state.attempt and journal.state.ended is None:
-            host = journal.state.attempts[-1].host
-            message = f"the driver on {host} is gone; go on with: tuneyard sweep resume {folder.sweep_id}"
-            journal.append(AttemptEnded(journal.state.attempt, "lost", message, now_ms))
+        _mark_lost(Journal(folder, lease.held), now_ms)
         if not drain(Shipper(folder, connect(folder.header().tracking_uri)), timeout_s=0):
             uri = folder.header().tracking_uri
             raise UnreachableError(f"MLflow at {uri} did not take the rest of {folder.sweep_id}; it is kept, try again")
     finally:
         lease.release()
     return True
+
+
+def _mark_lost(journal: Journal, now_ms: int) -> None:
+    state = journal.state
+    if state.attempt and state.ended is None:
+        sweep_id, host = journal.folder.sweep_id, state.attempts[-1].host
+        message = f"the driver on {host} is gone; go on with: tuneyard sweep resume {sweep_id}"
+        journal.append(AttemptEnded(state.attempt, "lost", message, now_ms))
 
 
 @dataclass(frozen=True)

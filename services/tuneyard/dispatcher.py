@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import secrets
 import signal
@@ -20,27 +21,31 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 
-from tuneyard import admission, driver, jobs, settings
+from tuneyard import admission, driver, jobs, settings, sweeps
 from tuneyard.jobs import DriverEnd, Job
 from tuneyard.ray_jobs import RayJob, RayJobs, find_token
 from tuneyard.reconciler import Reconciler
-from tuneyard.store import EVERYBODY, Conflict, Entry, Lead, LeadLost, Rival, Store
+from tuneyard.store import EVERYBODY, LEAD_TTL_S, Conflict, Entry, Lead, LeadLost, Rival, Store
 from tuneyard.trial_rows import TrialFeed
-from tuneyard_pipelines import control, lease
+from tuneyard_pipelines import lease
 from tuneyard_pipelines.capacity import Node
 from tuneyard_pipelines.errors import TuneyardError, UnreachableError
-from tuneyard_pipelines.journal import SweepFolder
+from tuneyard_pipelines.journal import SweepFolder, write_atomic
+from tuneyard_pipelines.spec import SweepSpec, parse
 
 log = logging.getLogger(__name__)
 
 PASS_S = 1.0
 CLUSTER_GONE_S = 30.0  # without an answer for so long, Ray is taken to be gone, and not to be slow
-NODE_AWAY_S = 300.0  # a node that is only restarted comes back sooner
+NODE_JOINS_S, NODE_AWAY_S = 20.0, 300.0  # one that starts with the head is there, one that is restarted is back
+HANGS_S = 60.0  # a driver that has said its last word, and is there so long after, hangs
+FIRST_WAIT_S, LONGEST_WAIT_S = 5.0, 300.0  # after a loss, and twice as long after each further one
 GCS_TIMEOUT_S = 8  # a driver whose cluster is gone for so long ends itself; Ray's own default is a minute
 MEASURED_MS = 30_000  # of GPU time, between two changes of what a sweep has used
 ACTOR = "dispatcher"
@@ -80,12 +85,17 @@ class Dispatcher:
         self._rival: Rival | None = None
         self._feed = TrialFeed(store)
         self._reconciler = Reconciler(store, ray, how.home, now_ms, clock_s)
-        self._told: set[str] = set()  # attempts that Ray was asked to stop: a second signal would cut their clean-up
-        self._silent_since_s: float | None = None
+        self._silence: UnreachableError | None = None  # what Ray's last silence was
+        self._silent_since_s = 0.0
         self._never_since_s: dict[str, float] = {}  # since when no node could hold a trial of a sweep that waits
+        self._not_before_s: dict[str, float] = {}  # when a sweep whose driver was lost may start again
+        self._legs: dict[str, int] = {}  # how many legs there were when an attempt was claimed
+        self._first_s: dict[tuple[str, str], float] = {}  # when something was first seen of an attempt, or done to it
 
     def work(self, over: threading.Event) -> None:
         """Dispatch until `over`; whatever goes wrong in a pass is logged, and the next one tries again."""
+        beating = threading.Thread(target=self._beat, args=(over,), name="lead", daemon=True)
+        beating.start()
         try:
             while not over.is_set():
                 began_s = self._clock_s()
@@ -100,9 +110,18 @@ class Dispatcher:
                     log.exception("a pass of the dispatcher failed")
                 over.wait(max(0.05, PASS_S - (self._clock_s() - began_s)))
         finally:
+            over.set()
+            beating.join()
             if self._lead is not None:
                 with contextlib.suppress(TuneyardError):
                     self._store.release(self._lead)
+
+    def _beat(self, over: threading.Event) -> None:
+        """A pass may take longer than a lead lasts: a server that is away, values that wait to be sent."""
+        while not over.wait(LEAD_TTL_S / 4):
+            if (lead := self._lead) is not None:
+                with contextlib.suppress(TuneyardError):  # the pass that next writes finds out
+                    self._store.beat(lead)
 
     def step(self) -> None:
         """One pass; nothing while another dispatcher leads."""
@@ -110,19 +129,15 @@ class Dispatcher:
             return
         nodes = self._nodes()
         for entry in self._store.active():
-            with contextlib.suppress(Conflict):  # a person was faster; the next pass sees what they did
+            with _alone(entry.job.sweep_id):
                 self._watch(entry)
         self._admit(nodes)
-        self._reconciler.step(self._lead, self._answers)
-
-    @property
-    def _answers(self) -> bool:
-        return self._silent_since_s is None
+        self._reconciler.step(self._lead, self._silence is None)
 
     @property
     def _gone(self) -> bool:
         """Whether the cluster has been silent for too long to be only slow."""
-        return self._silent_since_s is not None and self._clock_s() - self._silent_since_s >= CLUSTER_GONE_S
+        return self._silence is not None and self._clock_s() - self._silent_since_s >= CLUSTER_GONE_S
 
     def _leads(self) -> bool:
         if self._lead is not None:
@@ -138,22 +153,22 @@ class Dispatcher:
         return True
 
     def _nodes(self) -> list[Node]:
-        """None while Ray does not answer, and since when."""
+        """None while Ray does not answer."""
         try:
             found = self._ray.nodes()
         except UnreachableError as silent:
-            if self._silent_since_s is None:
+            if self._silence is None:
                 self._silent_since_s = self._clock_s()
                 self._store.note(None, ACTOR, "cluster silent", str(silent), self._now_ms())
+            self._silence = silent
             return []
-        if self._silent_since_s is not None:
-            self._silent_since_s = None
+        if self._silence is not None:
+            self._silence = None
             self._store.note(None, ACTOR, "cluster answers", "", self._now_ms())
         return found
 
-    # One sweep that may have a driver.
-
     def _watch(self, entry: Entry) -> None:
+        """What became of a sweep that may have a driver."""
         folder = self._folder(entry)
         gpu_ms = self._feed.read(folder, entry, self._lead, self._now_ms())
         if gpu_ms - entry.gpu_ms >= MEASURED_MS:
@@ -163,16 +178,20 @@ class Dispatcher:
             self._submit(entry)
             return
         found = self._ask_ray(job)
+        word = driver.ended(folder, job.submission_id)
         if isinstance(found, RayJob) and not found.ended:
-            self._told_to_end(job)
-            return
-        end = self._end(job, folder, found)
-        if end is not None:
+            self._tell_to_end(job, word)
+        elif found is None and word is None and not job.ran:  # it was asked to end before it was submitted
+            self._change(entry, jobs.not_taken(job, "", self._now_ms()), "not submitted")
+        elif (end := self._end(job, folder, found, word)) is not None:
             self._ended(entry, folder, end)
 
     def _submit(self, entry: Entry) -> None:
         """Submit the present attempt, or find it submitted."""
-        job = entry.job
+        job, folder = entry.job, self._folder(entry)
+        if not (folder.path / "spec.yaml").exists():
+            folder.path.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder.path / "spec.yaml", entry.spec_text)
         environment = {
             **self._how.environment,
             "TUNEYARD_HOME": str(self._how.home),
@@ -183,38 +202,55 @@ class Dispatcher:
         command = f"{self._how.entrypoint} sweep run --sweep-id {job.sweep_id}"
         try:
             self._ray.submit(job.submission_id, command, environment, home=str(self._how.home))
-        except UnreachableError as silent:
-            if self._gone:
-                self._change(entry, jobs.not_taken(job, str(silent), self._now_ms()), "not taken")
+        except UnreachableError as refused:
+            log.warning("%s", refused)
+            if self._lasts(job, "refused", CLUSTER_GONE_S):
+                self._not_taken(entry, str(refused))
             return
         self._change(entry, jobs.started(job, self._now_ms()), "started")
 
+    def _not_taken(self, entry: Entry, message: str) -> None:
+        """A cluster that is away costs it nothing but time; one that answers and will not take it is a loss."""
+        job, now_ms = entry.job, self._now_ms()
+        if self._silence is not None:
+            self._change(entry, jobs.not_taken(job, message, now_ms), "not taken")
+        elif job.losses >= self._how.most_losses:
+            self._change(entry, jobs.refused(job, "unreachable", message, now_ms), "refused")
+        else:
+            self._change(entry, jobs.not_taken(replace(job, losses=job.losses + 1), message, now_ms), "not taken")
+            self._wait_a_while(job, job.losses + 1)
+
     def _ask_ray(self, job: Job) -> RayJob | UnreachableError | None:
+        """Not once more in a pass in which it was silent: each call would take its time to fail."""
+        if self._silence is not None:
+            return self._silence
         try:
             return self._ray.get(job.submission_id)
         except UnreachableError as silent:
             return silent
 
-    def _told_to_end(self, job: Job) -> None:
-        """Pass on that it is to end, once; that it is to finish, its driver reads by itself."""
-        if job.state == "stopping" and job.reason != "user_stop" and job.submission_id not in self._told:
-            self._ray.stop(job.submission_id)
-            self._told.add(job.submission_id)
+    def _tell_to_end(self, job: Job, word: DriverEnd | None) -> None:
+        """Once; that it is to finish, its driver reads by itself. One that said its last word and hangs is ended."""
+        hangs = word is not None and self._lasts(job, "word", HANGS_S)
+        if hangs or (job.state == "stopping" and job.reason != "user_stop"):
+            self._once(job, "told", lambda: self._ray.stop(job.submission_id))
 
-    def _end(self, job: Job, folder: SweepFolder, found: RayJob | UnreachableError | None) -> DriverEnd | None:
+    def _end(
+        self, job: Job, folder: SweepFolder, found: RayJob | UnreachableError | None, word: DriverEnd | None
+    ) -> DriverEnd | None:
         """How its driver ended, once it is sure that it did."""
-        word = driver.ended(folder, job.submission_id)
+        if isinstance(found, RayJob) and found.exit_code is not None:
+            lease.free(folder.path, surely_gone=True)
         holder = lease.read(folder.path / "lease")
         lives = holder is not None and holder.alive(self._now_ms() / 1000)
-        if isinstance(found, UnreachableError):
-            if word is None and (lives or (holder is None and not self._gone)):
-                return None
-            return word or DriverEnd("lost", "cluster_lost", str(found))
-        if lives and word is None:  # Ray forgot it, and it goes on
-            lease.end(folder.path)
-            return None
         if word is not None:
             return word
+        if isinstance(found, UnreachableError):
+            known = lives or (holder is None and not self._gone)
+            return None if known else DriverEnd("lost", "cluster_lost", str(found))
+        if lives:  # Ray forgot it, and it goes on
+            self._once(job, "ended", lambda: lease.end(folder.path))
+            return None
         if found is None:
             return DriverEnd("lost", "cluster_lost", f"the cluster does not know {job.submission_id} any more")
         said = f"the driver ended without a word (exit code {found.exit_code}); its log is {folder.path / 'driver.log'}"
@@ -225,21 +261,24 @@ class Dispatcher:
         job, now_ms = entry.job, self._now_ms()
         self._reconciler.close(folder)
         gpu_ms = self._feed.read(folder, entry, self._lead, now_ms)
-        unheard = end.how == "succeeded" and job.reason != "user_cancel" and _asked_meanwhile(folder)
-        after = jobs.asked_more(job, now_ms) if unheard else None
-        after = after or jobs.driver_ended(
-            job, end, now_ms, most_losses=self._how.most_losses, progressed=self._feed.progressed(folder)
-        )
-        self._change(entry, after, "asked for more" if unheard else "driver ended", gpu_ms=gpu_ms)
+        heard_all = end.how == "lost" or job.reason == "user_cancel" or not sweeps.asked_more(folder, folder.state())
+        if heard_all:
+            progressed = self._feed.legs(folder) > self._legs.get(job.submission_id, math.inf)
+            after = jobs.driver_ended(job, end, now_ms, most_losses=self._how.most_losses, progressed=progressed)
+        else:
+            after = jobs.asked_more(job, now_ms)
+        self._change(entry, after, "driver ended" if heard_all else "asked for more", gpu_ms=gpu_ms)
+        if after.losses > job.losses or after.reason in jobs.LOSSES:
+            self._wait_a_while(job, after.losses)
         self._feed.forget(job.sweep_id)
-        self._told.discard(job.submission_id)
-
-    # Who starts.
 
     def _admit(self, nodes: list[Node]) -> None:
-        waiting = self._store.waiting()
-        if not waiting:
+        """Who starts, who gives way, and what the others wait for."""
+        everybody = self._store.waiting()
+        if not everybody:
             return
+        waits = {entry.job.sweep_id: text for entry in everybody if (text := self._not_yet(entry))}
+        waiting = [entry for entry in everybody if entry.job.sweep_id not in waits]
         active = self._store.active()
         decision = admission.decide(
             [_waits(entry) for entry in waiting],
@@ -248,34 +287,59 @@ class Dispatcher:
             self._rules([*waiting, *active]),
         )
         by_id = {entry.job.sweep_id: entry for entry in [*waiting, *active]}
-        waits = dict(decision.waits)
+        waits |= decision.waits
         for sweep_id, (reason, text) in decision.never.items():
             entry = by_id[sweep_id]
             if not self._surely_never(entry):
                 waits[sweep_id] = text
                 continue
-            with contextlib.suppress(Conflict):
+            with _alone(sweep_id):
                 self._change(entry, jobs.refused(entry.job, reason, text, self._now_ms()), "refused")
         for sweep_id in decision.preempt:
             entry = by_id[sweep_id]
-            with contextlib.suppress(Conflict):
+            with _alone(sweep_id):
                 self._change(entry, jobs.stopped(entry.job, "preempted", self._now_ms()), "preempted")
-        self._store.put_waits(waits, self._lead)
         self._never_since_s = {one: at for one, at in self._never_since_s.items() if one in decision.never}
+        self._store.put_waits(waits, self._lead)
         for sweep_id in decision.start:
-            entry = by_id[sweep_id]
-            if lease.driven(self._folder(entry).path):
-                continue  # the driver of an attempt that was lost is still there; it must be gone first
-            with contextlib.suppress(Conflict):
-                most = decision.most_trials.get(sweep_id, entry.most_trials)
-                claimed = self._change(entry, jobs.claimed(entry.job, self._now_ms()), "claimed", most_trials=most)
-                self._submit(claimed)
+            with _alone(sweep_id):
+                self._start(by_id[sweep_id], decision.most_trials.get(sweep_id))
+
+    def _start(self, entry: Entry, most_trials: int | None) -> None:
+        job, folder = entry.job, self._folder(entry)
+        most = _own_most_trials(entry) if most_trials is None else most_trials
+        claimed = self._change(entry, jobs.claimed(job, self._now_ms()), "claimed", most_trials=most or 0)
+        self._legs[claimed.job.submission_id] = self._feed.legs(folder)
+        self._submit(claimed)
+
+    def _not_yet(self, entry: Entry) -> str:
+        """Why its turn does not count yet."""
+        left_s = self._not_before_s.get(entry.job.sweep_id, 0.0) - self._clock_s()
+        if left_s > 0:
+            return f"starts again in {left_s:.0f} s, since its last driver was lost"
+        if entry.job.attempt and not lease.free(self._folder(entry).path):
+            return "the driver of its last attempt is still there"
+        return ""
+
+    def _wait_a_while(self, job: Job, losses: int) -> None:
+        """What goes wrong at once must not use up its tries at once."""
+        self._not_before_s[job.sweep_id] = self._clock_s() + min(FIRST_WAIT_S * 2 ** max(0, losses - 1), LONGEST_WAIT_S)
+
+    def _lasts(self, job: Job, what: str, long_s: float) -> bool:
+        """Whether something that is seen of this attempt in this pass was first seen so long ago."""
+        return self._clock_s() - self._first_s.setdefault((job.submission_id, what), self._clock_s()) >= long_s
+
+    def _once(self, job: Job, what: str, act: Callable[[], None]) -> None:
+        """A second signal would cut a driver's clean-up."""
+        if (job.submission_id, what) not in self._first_s:
+            act()
+            self._first_s[job.submission_id, what] = self._clock_s()
 
     def _surely_never(self, entry: Entry) -> bool:
-        """Not where only a node may be away for a while: as soon as it is submitted, or once that has gone on."""
+        """Not where only a node may be away for a while: soon after it is submitted, or once that has gone on."""
         since_s = self._never_since_s.setdefault(entry.job.sweep_id, self._clock_s())
         new = entry.job.attempt == 0 and self._now_ms() - entry.job.queued_ms < 1000 * NODE_AWAY_S
-        return new or self._clock_s() - since_s >= NODE_AWAY_S
+        return self._clock_s() - since_s >= (NODE_JOINS_S if new else NODE_AWAY_S)
 
     def _active(self, entry: Entry) -> admission.Active:
         trials = self._feed.trials(self._folder(entry))
@@ -326,14 +390,31 @@ def _waits(entry: Entry) -> admission.Sweep:
         priority=entry.priority,
         queued_ms=entry.job.queued_ms,
         shape=entry.shape,
-        most_trials=entry.most_trials,
+        most_trials=_own_most_trials(entry) if entry.job.state == "queued" else entry.most_trials,
     )
 
 
-def _asked_meanwhile(folder: SweepFolder) -> bool:
-    """Whether something was asked of it that its driver did not read any more."""
-    ended = folder.state().ended
-    return ended is not None and control.wishes(folder).heard > ended.heard
+@lru_cache(maxsize=1000)
+def _spec(text: str) -> SweepSpec:
+    return parse(text, file="spec.yaml")
+
+
+def _own_most_trials(entry: Entry) -> int | None:
+    """What its spec says, whatever a limit of its owner's made of it in an earlier attempt."""
+    return entry.most_trials if not entry.job.attempt else _spec(entry.spec_text).search.max_concurrent_trials
+
+
+@contextlib.contextmanager
+def _alone(sweep_id: str) -> Iterator[None]:
+    """Trouble with one sweep keeps no other from its turn; what a person did meanwhile the next pass sees."""
+    try:
+        yield
+    except LeadLost:
+        raise
+    except Conflict:
+        return
+    except Exception:
+        log.exception("sweep %s", sweep_id)
 
 
 def configured(environment: Mapping[str, str] = os.environ) -> tuple[Store, RayJobs, Settings]:

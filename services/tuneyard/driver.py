@@ -20,7 +20,14 @@ from pathlib import Path
 from tuneyard import settings
 from tuneyard.jobs import DriverEnd
 from tuneyard_pipelines import control
-from tuneyard_pipelines.errors import CapacityError, InputError, RefusedError, TuneyardError, UnreachableError
+from tuneyard_pipelines.errors import (
+    UNWRITABLE,
+    CapacityError,
+    InputError,
+    RefusedError,
+    TuneyardError,
+    UnreachableError,
+)
 from tuneyard_pipelines.journal import SweepFolder, SweepState, write_atomic
 
 END = "driver_end.json"
@@ -46,9 +53,11 @@ def ended(folder: SweepFolder, submission_id: str) -> DriverEnd | None:
     """How the driver of this attempt ended; None while it runs, and for one that left no word."""
     try:
         found = json.loads((folder.path / END).read_text())
-        return DriverEnd(**found) if found.pop("submission_id") == submission_id else None
-    except (OSError, ValueError, TypeError, KeyError):
+        of, end = found.pop("submission_id"), DriverEnd(**found)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
+    told = end.how in EXIT_CODES and isinstance(end.reason, str) and isinstance(end.message, str)
+    return end if told and of == submission_id else None
 
 
 def _drive(folder: SweepFolder, home: Path, most_trials: int | None) -> DriverEnd:
@@ -65,7 +74,12 @@ def _drive(folder: SweepFolder, home: Path, most_trials: int | None) -> DriverEn
     except (UnreachableError, RefusedError) as error:  # of another driver that is still seen at this sweep
         return DriverEnd("lost", "unreachable", str(error))
     except TuneyardError as error:
+        if type(error.__cause__).__module__.startswith("ray."):
+            return DriverEnd("lost", "cluster_lost", str(error))
         return DriverEnd("failed", "internal", str(error))
+    except OSError as error:
+        reason = "disk_full" if error.errno in UNWRITABLE or isinstance(error, PermissionError) else "internal"
+        return DriverEnd("failed", reason, f"{error}; go on with: tuneyard sweep resume {folder.sweep_id}")
     except Exception as error:
         traceback.print_exc()
         return DriverEnd("failed", "internal", f"{type(error).__name__}: {error}; more in {folder.path / 'driver.log'}")

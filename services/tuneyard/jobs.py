@@ -13,7 +13,7 @@ from tuneyard_pipelines.errors import RefusedError
 
 State = Literal["queued", "submitting", "running", "stopping", "succeeded", "failed", "cancelled"]
 Happening = Literal[
-    "claimed", "started", "asked_to_stop", "returned", "refused", "succeeded", "failed", "cancelled", "reopened"
+    "claimed", "started", "asked_to_stop", "kept", "returned", "refused", "succeeded", "failed", "cancelled", "reopened"
 ]  # fmt: skip
 STATES: tuple[State, ...] = ("queued", "submitting", "running", "stopping", "succeeded", "failed", "cancelled")
 ACTIVE: frozenset[State] = frozenset({"submitting", "running", "stopping"})  # a driver may be there
@@ -34,6 +34,7 @@ TABLE: Mapping[tuple[State, Happening], State] = {
     ("running", "succeeded"): "succeeded",
     ("running", "failed"): "failed",
     ("stopping", "asked_to_stop"): "stopping",
+    ("stopping", "kept"): "running",
     ("stopping", "returned"): "queued",
     ("stopping", "refused"): "failed",
     ("stopping", "succeeded"): "succeeded",
@@ -55,6 +56,7 @@ REASONS: Mapping[str, str] = {
     "cluster_lost": "the cluster went away, and its driver with it",
     "driver_lost": "its driver ended without a word: killed, crashed, or out of memory",
     "interrupted": "its driver was told to end by someone else than the queue",
+    "disk_full": "a disk takes no more, or lets nobody write",
     "unreachable": "a service that its driver needs did not answer",
     "internal": "a fault of ours",
 }
@@ -146,7 +148,8 @@ def driver_ended(job: Job, end: DriverEnd, now_ms: int, *, most_losses: int, pro
         return _move(job, "cancelled", now_ms, job.reason)
     if end.how == "failed":
         return _move(job, "failed", now_ms, end.reason, end.message)
-    if job.state == "stopping" and job.reason == "preempted":
+    made_room = job.state == "stopping" and (job.reason == "preempted" or end.reason == "interrupted")
+    if made_room:
         return _move(job, "returned", now_ms, job.reason)
     losses = job.losses + 1
     if losses > most_losses:
@@ -158,6 +161,11 @@ def driver_ended(job: Job, end: DriverEnd, now_ms: int, *, most_losses: int, pro
 def asked_more(job: Job, now_ms: int) -> Job:
     """Its driver did all that it knew of, and something was asked for meanwhile: the next one does that."""
     return _move(job, "returned", now_ms)
+
+
+def kept(job: Job, now_ms: int) -> Job:
+    """More was asked of one that was to finish: it goes on."""
+    return _move(job, "kept", now_ms) if job.state == "stopping" and job.reason == "user_stop" else job
 
 
 def not_taken(job: Job, message: str, now_ms: int) -> Job:

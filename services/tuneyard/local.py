@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import yaml
 
 from tuneyard import registry, requests, settings, sweeps
 from tuneyard.progress import OnProgress, telling
@@ -122,8 +121,6 @@ def train(
     from tuneyard_pipelines import sweep
 
     accepted = spec if isinstance(spec, SweepSpec) else load(Path(spec), overrides)
-    values = accepted.model_dump(mode="json", by_alias=True, exclude_none=True)
-    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
     home = home or settings.find_home()
     uri = settings.tracking_uri(home, mlflow)
     settings.make_home(home)
@@ -131,7 +128,7 @@ def train(
     planned = runnable(accepted, _machine(accepted, home, calibrate=calibrate))
     return sweep.run(
         accepted,
-        text,
+        accepted.text(),
         home=home,
         tracking_uri=uri,
         sweep_id=secrets.token_hex(4),
@@ -179,6 +176,7 @@ def drive_queued(folder: SweepFolder, home: Path, most_trials: int | None) -> Sw
     file = folder.path / "spec.yaml"
     text = file.read_text(encoding="utf-8")
     uri = settings.tracking_uri(home, None)
+    collect_garbage(home, settings.cache_limit_bytes())
     spec = parse(text, file=str(file))
     forecast = _forecast(runnable(spec, _machine(spec, home, calibrate=True)))
     sweep.run(

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from tuneyard import jobs, requests, sweeps
 from tuneyard.jobs import ENDED, Job
 from tuneyard.store import Conflict, Entry, Store
@@ -42,8 +40,7 @@ class Queue:
         runnable(spec)
         sweep_id = secrets.token_hex(4)
         folder = self.folder(sweep_id)
-        values = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-        text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        text = spec.text()
         entry = Entry(
             job=Job(sweep_id),
             name=spec.name,
@@ -99,21 +96,27 @@ class Queue:
         return SweepFolder(self.home / "sweeps" / sweep_id)
 
     def _ask(self, sweep_id: str, asked: Sequence[Request]) -> Entry:
-        """Put it down for the driver, and have one come where none is."""
+        """Put it down for the driver, and have one come where none is.
+
+        Raises RefusedError for one that is being given up: its driver reads nothing any more.
+        """
+        job = self.store.get(sweep_id).job
+        if job.state == "stopping" and job.reason == "user_cancel":
+            raise RefusedError(f"sweep {sweep_id} is being given up; ask again once it has ended")
         if asked:
             control.ask(self.folder(sweep_id), asked)
 
-        def reopened(job: Job) -> Job:
-            return jobs.reopened(job, _now_ms()) if job.state in ENDED else job
+        def goes_on(job: Job) -> Job:
+            return jobs.reopened(job, _now_ms()) if job.state in ENDED else jobs.kept(job, _now_ms())
 
-        return self._change(sweep_id, reopened, "reopened")
+        return self._change(sweep_id, goes_on, "goes on")
 
     def _begun(self, sweep_id: str) -> bool:
         return (self.folder(sweep_id).path / "sweep.json").exists()
 
     def _begun_folder(self, sweep_id: str) -> SweepFolder:
         if not self._begun(sweep_id):
-            raise InputError(f"sweep {sweep_id} has not begun: its trials are not there yet; wait until it runs")
+            raise InputError(f"sweep {sweep_id} has not begun: its trials are not there yet; ask again once it runs")
         return self.folder(sweep_id)
 
     def _change(self, sweep_id: str, how: Callable[[Job], Job], what: str) -> Entry:

@@ -7,16 +7,17 @@ answer, only asking for the id tells whether the job is there.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 
 from tuneyard_pipelines.capacity import Node
 from tuneyard_pipelines.errors import UnreachableError, first_line
 
+T = TypeVar("T")
 TIMEOUT_S = 10.0
 SUBMIT_TIMEOUT_S = 60.0  # the first one waits for the agent of a node that has just started
 HOME = "tuneyard_home"  # in a job's metadata
@@ -72,12 +73,13 @@ class RayJobs:
     def get(self, submission_id: str) -> RayJob | None:
         """None for a job that this cluster does not know."""
         answer = self._ask("GET", f"/api/jobs/{submission_id}")
-        return None if answer.status_code == 404 else _job(self._good(answer).json())
+        return None if answer.status_code == 404 else self._read(answer, _job)
 
     def all(self) -> list[RayJob]:
         """Every job that the cluster knows of."""
-        found = self._good(self._ask("GET", "/api/jobs/")).json()
-        return [_job(one) for one in found if one.get("submission_id")]
+        return self._read(
+            self._ask("GET", "/api/jobs/"), lambda found: [_job(one) for one in found if one.get("submission_id")]
+        )
 
     def stop(self, submission_id: str) -> None:
         """Have its driver told to end, and killed where it does not in time; nothing for one that is not there."""
@@ -87,8 +89,14 @@ class RayJobs:
 
     def nodes(self) -> list[Node]:
         """What each node that is alive holds in all."""
-        found = self._good(self._ask("GET", "/api/v0/nodes?detail=true")).json()["data"]["result"]["result"]
-        return [Node.of(node["resources_total"]) for node in found if node["state"] == "ALIVE"]
+        return self._read(
+            self._ask("GET", "/api/v0/nodes?detail=true"),
+            lambda found: [
+                Node.of(node["resources_total"])
+                for node in found["data"]["result"]["result"]
+                if node["state"] == "ALIVE"
+            ],
+        )
 
     def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = TIMEOUT_S
@@ -98,6 +106,15 @@ class RayJobs:
         except httpx2.HTTPError as cause:
             raise UnreachableError(
                 f"Ray at {self.address} does not answer ({first_line(cause)}); start it, or name another dashboard"
+            ) from cause
+
+    def _read(self, answer: httpx2.Response, how: Callable[[Any], T]) -> T:
+        """What it says, where it says what Ray says."""
+        try:
+            return how(self._good(answer).json())
+        except (ValueError, KeyError, TypeError, AttributeError) as cause:
+            raise UnreachableError(
+                f"what answers at {self.address} is no dashboard of Ray ({_said(answer)}); name that with TUNEYARD_RAY"
             ) from cause
 
     def _good(self, answer: httpx2.Response) -> httpx2.Response:

@@ -47,6 +47,7 @@ class Reconciler:
         self._next_s = float("-inf")
         self._closed: dict[str, int] = {}  # by sweep, the size of its journal when all of it was closed
         self._away_until_s: dict[str, float] = {}  # by tracking server
+        self._stopped: set[str] = set()  # strays that were told to end
 
     def step(self, lead: Lead | None, ray_answers: bool) -> None:
         """Compare, and close. Trouble with one sweep is logged and keeps no other from being looked at."""
@@ -55,7 +56,7 @@ class Reconciler:
         self._next_s = self._clock_s() + EVERY_S
         active = {entry.job.sweep_id: entry for entry in self._store.active()}
         if ray_answers:
-            self._strays(active)
+            self._strays(active, lead)
         folders = [SweepFolder(path.parent) for path in sorted((self._home / "sweeps").glob("*/sweep.json"))]
         idle = [folder for folder in folders if folder.sweep_id not in active and not lease.driven(folder.path)]
         for folder in idle:
@@ -68,10 +69,13 @@ class Reconciler:
     def close(self, folder: SweepFolder) -> None:
         """Bring a sweep without a driver to its end in folder and MLflow, now or, if that fails, at a later step."""
         uri = _tracking_uri(folder)
-        if uri is None or self._away_until_s.get(uri, 0.0) > self._clock_s():
+        if uri is None:
             return
-        size = _size(folder)
         try:
+            tracking.mark_lost(folder, self._now_ms())
+            if self._away_until_s.get(uri, 0.0) > self._clock_s():
+                return
+            size = _size(folder)
             if tracking.reconcile(folder, self._now_ms()):
                 self._store.note(folder.sweep_id, ACTOR, "closed", "its driver was gone", self._now_ms())
             self._closed[folder.sweep_id] = max(size, _size(folder))
@@ -80,17 +84,20 @@ class Reconciler:
             self._away_until_s[uri] = self._clock_s() + AWAY_S
         except RefusedError:
             return  # a driver is there again
-        except (TuneyardError, OSError) as trouble:
+        except Exception as trouble:  # one sweep's trouble keeps no other from being looked at
             log.warning("sweep %s could not be closed: %s", folder.sweep_id, trouble)
 
-    def _strays(self, active: dict[str, Entry]) -> None:
+    def _strays(self, active: dict[str, Entry], lead: Lead | None) -> None:
         for job in self._ray.all():
-            if job.ended or job.home != str(self._home):
+            if job.ended or job.home != str(self._home) or job.submission_id in self._stopped:
                 continue
             sweep_id, _, _ = job.submission_id.rpartition("-a")
             entry = active.get(sweep_id)
             if entry is None or entry.job.submission_id != job.submission_id:
+                if lead is not None:
+                    self._store.beat(lead)  # another that leads by now may have submitted it
                 self._ray.stop(job.submission_id)
+                self._stopped.add(job.submission_id)
                 said = f"{job.submission_id} ran on the cluster and is not the sweep's present attempt"
                 self._store.note(sweep_id, ACTOR, "stray stopped", said, self._now_ms())
 

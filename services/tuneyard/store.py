@@ -186,6 +186,11 @@ class Store:
             raise InputError(f"sweep {prefix!r}: {ids} begin so; give more of the id")
         raise _unknown(prefix)
 
+    def ids(self) -> set[str]:
+        """Of every sweep that was ever submitted."""
+        with self._database.reading() as connection:
+            return set(connection.execute(sa.select(SWEEPS.c.sweep_id)).scalars())
+
     def begin_so(self, prefix: str) -> list[Entry]:
         """The first six of the sweeps whose ids begin so."""
         begins = sa.and_(SWEEPS.c.sweep_id >= prefix, SWEEPS.c.sweep_id < f"{prefix}\U0010ffff")
@@ -240,6 +245,8 @@ class Store:
     ) -> Entry:
         """What became of `entry` is `job`; a new state or reason is an event. What it waits for goes with the queue.
 
+        `most_trials`: 0 for as many as fit; left out, as before.
+
         Raises Conflict when the entry is no longer as given, LeadLost when `lead` is no longer the present one.
         """
         kept = entry.waits_for if job.state == "queued" else ""
@@ -248,7 +255,7 @@ class Store:
             job=job,
             waits_for=kept if waits_for is None else waits_for,
             gpu_ms=entry.gpu_ms if gpu_ms is None else gpu_ms,
-            most_trials=entry.most_trials if most_trials is None else most_trials,
+            most_trials=entry.most_trials if most_trials is None else most_trials or None,
             revision=entry.revision + 1,
         )
         with self._database.writing() as connection:
@@ -348,6 +355,12 @@ class Store:
         with self._database.reading() as connection:
             return [Event(**row) for row in connection.execute(query).mappings()]
 
+    def last_events(self, sweep_id: str, count: int) -> list[Event]:
+        """The newest of a sweep, oldest first."""
+        query = sa.select(EVENTS).where(EVENTS.c.sweep_id == sweep_id).order_by(EVENTS.c.id.desc()).limit(count)
+        with self._database.reading() as connection:
+            return [Event(**row) for row in connection.execute(query).mappings()][::-1]
+
     def note(self, sweep_id: str | None, actor: str, what: str, message: str, now_ms: int) -> None:
         """An event that changes nothing."""
         with self._database.writing() as connection:
@@ -408,8 +421,13 @@ class Store:
             reason, since_ms, by = connection.execute(query).one()
         return None if reason is None else Pause(reason, since_ms, by)
 
-    def set_limits(self, owner: str, limits: Limits, actor: str, now_ms: int) -> None:
-        """In place of the owner's present ones. Raises InputError for an amount below 0."""
+    def set_limits(self, owner: str, limits: Limits | None, actor: str, now_ms: int) -> None:
+        """In place of the owner's present ones; None: as everybody. Raises InputError for an amount below 0."""
+        if limits is None:
+            with self._database.writing() as connection:
+                connection.execute(sa.delete(LIMITS).where(LIMITS.c.owner == owner))
+                _happened(connection, None, actor, "limited", now_ms, message=f"{owner}: as everybody")
+            return
         for name, value in asdict(limits).items():
             if value is not None and not 0 <= value < math.inf:
                 raise InputError(f"limit of {owner} on {name}: found {value}; allowed: 0 or more, or none")

@@ -1,4 +1,4 @@
-"""Local sweeps as people look at them: read from their folders, and closed in MLflow where a driver died."""
+"""Sweeps as people look at them: local ones by their folders, those of the queue by its database, too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,9 @@ from tuneyard_pipelines.plan import plan
 from tuneyard_pipelines.spec import Scalar, short_name
 
 if TYPE_CHECKING:
-    from tuneyard.store import Entry, Store
+    from tuneyard.store import Entry, Event, Store
+
+HISTORY = 8  # events that are shown of one sweep
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class View:
     where: str = "local"
     queue: Mapping[str, Any] = field(default_factory=dict)
     trial_states: Mapping[str, int] = field(default_factory=dict)
+    history: tuple[str, ...] = ()
 
     @property
     def counted(self) -> str:
@@ -97,6 +100,7 @@ class View:
         if self.message:
             facts.append(("why", self.message))
         facts += [(label, str(value)) for label, value in self.queue.items() if value not in ("", None)]
+        facts += [("history", line) for line in self.history]
         if self.best_text:
             facts.append(("best", self.best_text))
         if self.test:
@@ -191,12 +195,17 @@ def look(folder: SweepFolder) -> View:
     )
 
 
-def queued_views(store: Store, home: Path) -> list[View]:
-    """All sweeps of the queue, newest first."""
-    found, after = [], None
+def queued_views(store: Store, home: Path, warn: Callable[[str], None]) -> list[View]:
+    """All sweeps of the queue, newest first; `warn` is told of those that cannot be read."""
+    found: list[View] = []
+    after = None
     while True:
         page = store.entries(after=after)
-        found += [queued_view(store, entry, home, leaderboard=1) for entry in page.entries]
+        for entry in page.entries:
+            try:
+                found.append(queued_view(store, entry, home, leaderboard=1))
+            except InputError as error:
+                warn(str(error))
         if (after := page.after) is None:
             return found
 
@@ -246,6 +255,7 @@ def queued_view(store: Store, entry: Entry, home: Path, *, leaderboard: int | No
         warning=outage_text(folder, header) if header else "",
         where="queued",
         trial_states=store.trial_states(job.sweep_id),
+        history=tuple(_told(event) for event in store.last_events(job.sweep_id, HISTORY)),
         queue={
             "waits for": entry.waits_for,
             "reason": job.reason,
@@ -254,6 +264,13 @@ def queued_view(store: Store, entry: Entry, home: Path, *, leaderboard: int | No
             "attempt": job.attempt,
         },
     )
+
+
+def _told(event: Event) -> str:
+    """Who did what, and why."""
+    time = datetime.fromtimestamp(event.time_ms / 1000, UTC).strftime("%H:%M:%SZ")
+    why = ": ".join(text for text in (event.reason, without_passwords(event.message)) if text)
+    return f"{time} {event.actor}: {event.what}{f' ({why})' if why else ''}"
 
 
 def goes_on(folder: SweepFolder, entry: Entry | None) -> bool:
@@ -302,14 +319,20 @@ def unfinished(folder: SweepFolder) -> bool:
     state = folder.state()
     if state.ended is None or state.ended.state != "finished" or state.ended.early:
         return True
-    return control.wishes(folder).heard > state.ended.heard
+    return asked_more(folder, state)
+
+
+def asked_more(folder: SweepFolder, state: SweepState) -> bool:
+    """Whether something was asked of it that the driver that has ended did not read; a stop asks for nothing more."""
+    wishes = control.wishes(folder)
+    return state.ended is not None and wishes.heard > state.ended.heard and not wishes.stopped
 
 
 def _resumable(folder: SweepFolder, header: Header, state: SweepState) -> bool:
     """Whether `resume` would do anything: not while it runs, or when every trial failed for good."""
     if _sweep_state(folder, state) == "running" or not unfinished(folder):
         return False
-    if state.ended is not None and control.wishes(folder).heard > state.ended.heard:
+    if asked_more(folder, state):
         return True
     failed = [trial for trial in state.trials.values() if trial.outcome in FAILURES]
     return len(failed) < max(len(state.trials), plan(header.spec).trials)

@@ -47,10 +47,9 @@ class TrialFeed:
         running = sum(trial.running for trial in state.trials.values()) if state.ended is None else 0
         return Trials(running, any(trial.attempts for trial in state.trials.values()))
 
-    def progressed(self, folder: SweepFolder) -> bool:
-        """Whether a trial got anywhere under the present attempt, as of the last look."""
-        state = self._read(folder).state
-        return any(leg.attempt == state.attempt for trial in state.trials.values() for leg in trial.legs)
+    def legs(self, folder: SweepFolder) -> int:
+        """How often a trial of it got to its next rung."""
+        return sum(len(trial.legs) for trial in self._read(folder).state.trials.values())
 
     def forget(self, sweep_id: str) -> None:
         self._readings.pop(sweep_id, None)

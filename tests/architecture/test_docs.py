@@ -60,11 +60,12 @@ def test_every_state_of_the_queue_is_explained() -> None:
 def test_every_reason_of_the_queue_has_its_row_with_what_follows() -> None:
     again = dict.fromkeys(jobs.LOSSES, "waits again, up to a limit") | {"preempted": "waits again"}
     rows = [f"| `{name}` | {what} | {again.get(name, 'has ended')} |" for name, what in jobs.REASONS.items()]
-    assert [line for line in QUEUE.splitlines() if line.startswith("| `")] == rows
+    told = QUEUE.partition("## The reasons")[2].partition("\n## ")[0]
+    assert [line for line in told.splitlines() if line.startswith("| `")] == rows
 
 
 def test_what_a_waiting_sweep_says_is_said_so() -> None:
-    named = QUEUE.partition("| it says |")[2].splitlines()[2:]
+    named = QUEUE.partition("| it says |")[2].partition("\n## ")[0].splitlines()[2:]
     told = {line.split(" | ")[0].removeprefix("| ") for line in named if line.startswith("|")}
     large, small = queued("large", gpus=4), queued("small", owner="eve")
     others = [queued(f"s{at}", owner=f"o{at}", gpus=4) for at in range(3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,14 @@ class Dying(ray_jobs.RayJobs):
 dispatcher.RayJobs = Dying
 dispatcher.main()
 """
+ON_PAPER = """#!{python}
+import json, os, pathlib, sys
+folder = pathlib.Path(os.environ["TUNEYARD_HOME"], "sweeps", sys.argv[-1])
+with (folder / "started").open("a") as out:
+    out.write("once\\n")
+end = {{"submission_id": os.environ["TUNEYARD_SUBMISSION_ID"], "how": "succeeded", "reason": "", "message": ""}}
+(folder / "driver_end.json").write_text(json.dumps(end))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +62,13 @@ def spec(name: str, trials: int = 3, **changes: Any) -> SweepSpec:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_q3_a_dispatcher_killed_around_its_submit_leaves_one_job(platform: Platform, moment: str) -> None:
+def test_q3_a_dispatcher_killed_around_its_submit_leaves_one_job(
+    platform: Platform, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = platform.home / "driver-on-paper"
+    script.write_text(ON_PAPER.format(python=sys.executable))
+    script.chmod(0o755)
+    monkeypatch.setattr(platform, "driver_command", str(script))
     entry = platform.queue.submit(spec(f"q3-{moment}", trials=1))
     dying = platform.dispatch("-c", DYING, moment)
     assert dying.wait(timeout=120) == -signal.SIGKILL
@@ -65,6 +80,7 @@ def test_q3_a_dispatcher_killed_around_its_submit_leaves_one_job(platform: Platf
     assert (done.job.state, done.job.attempt) == ("succeeded", 1)
     assert _jobs_of(platform, entry) == [f"{entry.job.sweep_id}-a1"]
     assert platform.path(entry) == ["queued", "submitting", "running", "succeeded"]
+    assert (platform.queue.folder(entry.job.sweep_id).path / "started").read_text() == "once\n"
 
 
 def test_q4_q5_r1_a_sweep_outlives_its_driver_and_its_cluster(platform: Platform) -> None:

@@ -91,7 +91,8 @@ class Life(RuleBasedStateMachine):
         assert self.job.state not in ACTIVE
         assert self.job.losses <= MOST_LOSSES + 1
         assert self.job.losses <= MOST_LOSSES or self.job.state == "failed", "it is given up after the limit"
-        if (before.state, before.reason, end.how) == ("stopping", "preempted", "lost"):
+        made_room = before.reason == "preempted" or end.reason == "interrupted"
+        if before.state == "stopping" and end.how == "lost" and made_room and not self.given_up:
             assert (self.job.state, self.job.losses) == ("queued", before.losses)
         elif end.how == "lost" and not self.given_up:
             assert self.job.losses == before.losses + 1

@@ -35,6 +35,7 @@ class Platform:
     head: RayHead
     jobs: RayJobs
     queue: Queue
+    driver_command: str = str(TUNEYARD)
     dispatcher: subprocess.Popen[bytes] | None = None
 
     @property
@@ -42,7 +43,7 @@ class Platform:
         own = {
             "TUNEYARD_HOME": str(self.home),
             "TUNEYARD_RAY": self.head.address,
-            "TUNEYARD_DRIVER": str(TUNEYARD),
+            "TUNEYARD_DRIVER": self.driver_command,
             "TUNEYARD_DATABASE": self.database,
             "MLFLOW_TRACKING_URI": self.uri,
         }
@@ -69,7 +70,7 @@ class Platform:
         deadline = time.monotonic() + timeout_s
         while not (found := condition()):
             assert time.monotonic() < deadline, (self.home / "dispatcher.out").read_text()[-3000:]
-            time.sleep(0.1)
+            time.sleep(0.3)
         return found
 
     def wait_for(self, entry: Entry, *states: str, timeout_s: float = 240) -> Entry:

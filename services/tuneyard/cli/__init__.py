@@ -64,6 +64,9 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    except PermissionError as error:
+        print(f"error: {error}; have its owner do this, or let your group write there", file=sys.stderr)
+        sys.exit(2)
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import glob
 import json
 import os
 import time
@@ -53,10 +54,9 @@ def queued(sweep_id: str) -> tuple[Queue, Entry] | None:
     found = queue.store.begin_so(sweep_id)
     if not found:
         return None
-    if len(found) > 1:
-        raise InputError(
-            f"sweep {sweep_id!r}: {', '.join(e.job.sweep_id for e in found)} begin so; give more of the id"
-        )
+    local = {path.name for path in (queue.home / "sweeps").glob(f"{glob.escape(sweep_id)}*")}
+    if len(begin_so := sorted({entry.job.sweep_id for entry in found} | local)) > 1:
+        raise InputError(f"sweep {sweep_id!r}: {', '.join(begin_so[:6])} begin so; give more of the id")
     return queue, found[0]
 
 
@@ -107,12 +107,20 @@ def limit(
     sweeps: Annotated[int | None, typer.Option("--sweeps", min=0, help="Sweeps that run at once.")] = None,
     gpus: Annotated[int | None, typer.Option("--gpus", min=0, help="GPUs at once.")] = None,
     gpu_hours: Annotated[float | None, typer.Option("--gpu-hours", min=0, help="GPU-hours in all.")] = None,
+    none: Annotated[bool, typer.Option("--none", help="As everybody again.")] = False,
 ) -> None:
-    """What the sweeps of one user may use together; an option that is left out sets no limit."""
+    """What the sweeps of one user may use together; of several options, one that is left out sets no limit.
+
+    Without an option nothing is set, and what there is is shown.
+    """
     from tuneyard.store import Limits
 
     queue = the_queue()
-    queue.store.set_limits(owner, Limits(sweeps, gpus, gpu_hours), queue.person, _now_ms())
+    limits = Limits(sweeps, gpus, gpu_hours)
+    if none and limits != Limits():
+        raise InputError("--none: takes all limits away; leave it out, or the other options")
+    if none or limits != Limits():
+        queue.store.set_limits(owner, None if none else limits, queue.person, _now_ms())
     rows = [
         (name, *("any" if value is None else f"{value:g}" for value in asdict(limits).values()))
         for name, limits in sorted(queue.store.limits().items())

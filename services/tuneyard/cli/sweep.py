@@ -16,7 +16,7 @@ import typer
 from tuneyard import requests, settings
 from tuneyard.cli.output import Json, Mlflow, Set, reporting, table, when
 from tuneyard.cli.queue import find_queue, queued, state_text, the_queue
-from tuneyard_pipelines.errors import UNWRITABLE, InputError, RefusedError, TuneyardError
+from tuneyard_pipelines.errors import UNWRITABLE, InputError, RefusedError, TuneyardError, UnreachableError
 
 if TYPE_CHECKING:
     from tuneyard.queue import Queue
@@ -239,17 +239,25 @@ def list_(as_json: Json = False) -> None:
     from tuneyard import sweeps
 
     home = settings.find_home()
-    queue = find_queue()
-    in_queue = sweeps.queued_views(queue.store, home) if queue else []
-    ids = {view.sweep_id for view in in_queue}
-    found: list[sweeps.View] = list(in_queue)
+
+    def warn(message: str) -> None:
+        print(f"warning: {message}", file=sys.stderr)
+
+    found: list[sweeps.View] = []
+    known: set[str] = set()
+    try:
+        if (queue := find_queue()) is not None:
+            found = sweeps.queued_views(queue.store, home, warn)
+            known = queue.store.ids()
+    except UnreachableError as error:  # the local ones can be seen all the same
+        warn(str(error))
     for folder in sweeps.all_folders(home):
-        if folder.sweep_id in ids:
+        if folder.sweep_id in known:
             continue
         try:
             found.append(sweeps.look(folder))
         except InputError as error:  # one damaged folder hides no other
-            print(f"warning: {error}", file=sys.stderr)
+            warn(str(error))
     found.sort(key=lambda view: view.created_ms, reverse=True)
     if as_json:
         print(json.dumps([view.to_dict() for view in found]))

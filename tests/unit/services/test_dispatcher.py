@@ -12,13 +12,22 @@ import pytest
 from cluster_stand_in import Cluster
 from tiny_sweep import tiny
 
-from tuneyard.dispatcher import CLUSTER_GONE_S, NODE_AWAY_S, Dispatcher, Settings
+from tuneyard.dispatcher import (
+    CLUSTER_GONE_S,
+    FIRST_WAIT_S,
+    HANGS_S,
+    LONGEST_WAIT_S,
+    NODE_AWAY_S,
+    NODE_JOINS_S,
+    Dispatcher,
+    Settings,
+)
 from tuneyard.jobs import DriverEnd
 from tuneyard.queue import Queue
 from tuneyard.store import LEAD_TTL_S, Entry, LeadLost, Limits, Store
 from tuneyard_pipelines import control
 from tuneyard_pipelines.capacity import Node
-from tuneyard_pipelines.errors import RefusedError
+from tuneyard_pipelines.errors import RefusedError, UnreachableError
 
 DONE = DriverEnd("succeeded")
 ONE = {"search__max_concurrent_trials": 1}
@@ -53,6 +62,11 @@ class Team:
         for _ in range(times):
             self.clock_s += 1
             self.dispatcher.step()
+
+    def pause_s(self, long_s: float) -> None:
+        """So much time goes by, and then a pass is made."""
+        self.clock_s += long_s
+        self.step()
 
     def state(self, sweep_id: str) -> tuple[str, str]:
         job = self.entry(sweep_id).job
@@ -117,6 +131,8 @@ def test_s8_what_can_never_fit_is_refused_with_what_there_is(make: Callable[...,
     team.cluster.there = [Node(8, 1, 1 << 40), Node(8, 2, 1 << 40)]
     asks = team.submit(resources__gpus_per_worker=3)
     team.step()
+    assert "3 GPU" in team.entry(asks).waits_for, "a node may be about to join"
+    team.pause_s(NODE_JOINS_S)
     assert team.state(asks) == ("failed", "no_capacity")
     assert "3 GPU" in team.entry(asks).job.message
     assert team.cluster.submitted == []
@@ -159,15 +175,17 @@ def test_what_a_driver_says_is_what_becomes_of_it(make: Callable[..., Team]) -> 
 def test_a_driver_that_is_lost_again_and_again_is_given_up(make: Callable[..., Team]) -> None:
     team = make(most_losses=2)
     sweep_id = team.submit(**ONE)
-    for attempt in (1, 2, 3):
-        team.step(2)
+    for attempt, wait_s in ((1, 0), (2, FIRST_WAIT_S), (3, 2 * FIRST_WAIT_S)):
+        if wait_s:
+            assert team.entry(sweep_id).waits_for.startswith("starts again in")
+        team.pause_s(wait_s)
         assert team.entry(sweep_id).job.attempt == attempt
         team.end(sweep_id, None)
-    team.step(2)
+        team.step()
     assert team.state(sweep_id) == ("failed", "driver_lost")
     assert team.cluster.submitted == [f"{sweep_id}-a{attempt}" for attempt in (1, 2, 3)]
     team.queue.resume(sweep_id)
-    team.step(2)
+    team.pause_s(LONGEST_WAIT_S)
     assert team.state(sweep_id)[0] == "running"
     assert team.entry(sweep_id).job.losses == 0
 
@@ -177,7 +195,8 @@ def test_an_older_drivers_word_is_not_taken_for_the_present_ones(make: Callable[
     sweep_id = team.submit(**ONE)
     team.step(2)
     team.end(sweep_id, DriverEnd("lost", "unreachable"))
-    team.step(2)
+    team.step()
+    team.pause_s(LONGEST_WAIT_S)
     assert team.entry(sweep_id).job.attempt == 2
     team.step(2)
     assert team.state(sweep_id)[0] == "running"
@@ -193,6 +212,7 @@ def test_a_silent_cluster_is_waited_for_and_a_lost_one_is_replaced(make: Callabl
     team.clock_s += CLUSTER_GONE_S
     team.step()
     assert team.state(sweep_id) == ("queued", "cluster_lost")
+    team.pause_s(LONGEST_WAIT_S)
     assert team.entry(sweep_id).waits_for == "the cluster does not answer"
     team.cluster.away, team.cluster.jobs = False, {}
     team.step()
@@ -317,3 +337,143 @@ def test_a_sweep_that_has_ended_is_not_cancelled(make: Callable[..., Team]) -> N
     team.step()
     with pytest.raises(RefusedError, match=r"is succeeded and cannot be asked to stop"):
         team.queue.cancel(sweep_id)
+
+
+def test_trouble_with_one_sweep_keeps_no_other_from_its_turn(
+    make: Callable[..., Team], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team = make()
+    bad, damaged = team.submit(**ONE), team.submit(**ONE)
+    team.step()
+    team.queue.cancel(bad)
+    (team.queue.folder(damaged).path / "driver_end.json").write_text("5")
+    monkeypatch.setattr(team.cluster, "stop", lambda submission_id: 1 / 0)
+    later = team.submit(**ONE)
+    team.step(2)
+    assert team.state(later)[0] == team.state(damaged)[0] == "running"
+
+
+def test_losses_that_follow_no_progress_of_their_own_are_counted(make: Callable[..., Team]) -> None:
+    """The legs of an older attempt are no progress of one that never got so far."""
+    team = make(most_losses=2)
+    sweep_id = team.submit(**ONE)
+    team.step()
+    folder = team.queue.folder(sweep_id)
+    folder.journal.write_text(
+        '{"event": "AttemptStarted", "attempt": 1, "time_ms": 1, "host": "a", "versions": {}, "sealed": {}}\n'
+        '{"event": "TrialCreated", "trial": "t001", "number": 1, "name": "", "point": {}, "time_ms": 2}\n'
+        '{"event": "LegEnded", "trial": "t001", "attempt": 1, "rung": 0, "share": 1, "tokens": 1, "step": 1,'
+        ' "score": 1, "metrics": {}, "time_ms": 3}\n'
+    )
+    team.end(sweep_id, None)
+    for losses in (1, 2):
+        team.step()
+        assert team.entry(sweep_id).job.losses == losses
+        team.pause_s(LONGEST_WAIT_S)
+        team.end(sweep_id, None)
+    team.step()
+    assert team.state(sweep_id) == ("failed", "driver_lost")
+
+
+def test_a_cluster_that_answers_and_does_not_take_it_is_a_loss(
+    make: Callable[..., Team], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team = make(most_losses=1)
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise UnreachableError("500: the runtime environment is wrong")
+
+    monkeypatch.setattr(team.cluster, "submit", refuse)
+    sweep_id = team.submit(**ONE)
+    team.step()
+    assert team.state(sweep_id)[0] == "submitting"
+    team.pause_s(CLUSTER_GONE_S)
+    assert team.state(sweep_id) == ("queued", "unreachable")
+    team.pause_s(LONGEST_WAIT_S)
+    team.pause_s(CLUSTER_GONE_S)
+    assert team.state(sweep_id) == ("failed", "unreachable")
+    assert "the runtime environment is wrong" in team.entry(sweep_id).job.message
+
+
+def test_a_driver_that_said_its_last_word_and_hangs_is_ended(make: Callable[..., Team]) -> None:
+    team = make()
+    sweep_id = team.submit(**ONE)
+    team.step()
+    running = dict(team.cluster.jobs)
+    team.end(sweep_id)
+    team.cluster.jobs = running
+    team.step(2)
+    assert team.cluster.stopped == []
+    team.pause_s(HANGS_S)
+    assert team.cluster.stopped == [f"{sweep_id}-a1"]
+
+
+def test_one_that_was_to_finish_goes_on_where_more_is_asked_for(make: Callable[..., Team]) -> None:
+    team = make()
+    sweep_id = team.submit(**ONE)
+    team.step()
+    team.queue.stop(sweep_id)
+    assert team.state(sweep_id) == ("stopping", "user_stop")
+    team.queue.resume(sweep_id)
+    assert team.state(sweep_id) == ("running", "")
+
+
+def test_of_one_that_is_given_up_nothing_more_is_asked(make: Callable[..., Team]) -> None:
+    team = make()
+    sweep_id = team.submit(**ONE)
+    team.step()
+    team.queue.cancel(sweep_id)
+    with pytest.raises(RefusedError, match="is being given up; ask again once it has ended"):
+        team.queue.resume(sweep_id)
+
+
+def test_a_stop_that_comes_too_late_asks_for_no_other_driver(make: Callable[..., Team]) -> None:
+    team = make()
+    sweep_id = team.submit(**ONE)
+    team.step()
+    folder = team.queue.folder(sweep_id)
+    folder.journal.write_text(
+        '{"event": "AttemptStarted", "attempt": 1, "time_ms": 1, "host": "a", "versions": {}, "sealed": {}}\n'
+        '{"event": "AttemptEnded", "attempt": 1, "state": "finished", "message": "", "time_ms": 2}\n'
+    )
+    team.queue.stop(sweep_id)
+    team.end(sweep_id)
+    team.step()
+    assert team.state(sweep_id) == ("succeeded", "")
+
+
+def test_one_that_is_stopped_before_it_was_submitted_ends_without_a_driver(
+    make: Callable[..., Team], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team = make()
+    with monkeypatch.context() as patch:
+        patch.setattr(team.cluster, "submit", lambda *arguments, **options: 1 / 0)
+        sweep_id = team.submit(**ONE)
+        team.step()
+    team.queue.stop(sweep_id)
+    team.step()
+    assert team.state(sweep_id) == ("cancelled", "user_stop")
+    assert team.cluster.submitted == []
+
+
+def test_what_a_limit_left_it_once_is_not_all_it_gets_later(make: Callable[..., Team]) -> None:
+    team = make()
+    team.queue.store.set_limits("ann", Limits(gpus=1), "root", 0)
+    sweep_id = team.submit(resources__gpus_per_worker=1)
+    team.step()
+    team.queue.store.set_limits("ann", Limits(), "root", 0)
+    team.end(sweep_id, None)
+    team.step()
+    team.pause_s(LONGEST_WAIT_S)
+    environments = team.cluster.environments
+    assert [environments[f"{sweep_id}-a{attempt}"]["TUNEYARD_MOST_TRIALS"] for attempt in (1, 2)] == ["1", ""]
+
+
+def test_a_spec_that_went_missing_is_written_again(make: Callable[..., Team]) -> None:
+    team = make()
+    sweep_id = team.submit(**ONE)
+    spec = team.queue.folder(sweep_id).path / "spec.yaml"
+    text = spec.read_text()
+    spec.unlink()
+    team.step()
+    assert spec.read_text() == text

@@ -1,0 +1,175 @@
+"""The commands of the queue in this process: what they say of sweeps that no dispatcher has taken yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from driven_sweep import SPEC, DrivenSweep
+
+from tuneyard import jobs
+from tuneyard.jobs import DriverEnd
+from tuneyard.queue import Queue
+from tuneyard.store import Store
+
+Cli = Callable[..., SimpleNamespace]
+MakeSweep = Callable[..., DrivenSweep]
+
+
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    """The queue of the home in which the commands run, as a dispatcher leaves it."""
+    monkeypatch.setenv("USER", "ann")
+    monkeypatch.setenv("LOGNAME", "ann")
+    home = tmp_path / ".tuneyard"
+    home.mkdir()
+    store = Store.open(f"sqlite:///{home / 'queue.db'}")
+    store.migrate()
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    return Queue(store, home, "ann")
+
+
+def submitted(cli: Cli, *options: str) -> str:
+    done = cli("sweep", "submit", "spec.yaml", *options)
+    assert done.code == 0, done.err
+    return str(done.out.split()[1])
+
+
+def test_a_submitted_sweep_waits_and_is_shown_as_such(cli: Cli, queue: Queue) -> None:
+    sweep_id = submitted(cli, "--priority", "70", "--set", "search.trials=2")
+    entry = queue.store.get(sweep_id)
+    assert (entry.job.state, entry.owner, entry.priority, entry.name) == ("queued", "ann", 70, "dates")
+    assert "trials: 2" in (queue.folder(sweep_id).path / "spec.yaml").read_text()
+    facts = dict(line.split(maxsplit=1) for line in cli("sweep", "show", sweep_id[:4]).out.splitlines())
+    assert facts["sweep"] == f"{sweep_id} (dates), queued"
+    assert (facts["owner"], facts["priority"]) == ("ann", "70")
+    assert facts["history"].endswith("ann: submitted")
+    shown = json.loads(cli("sweep", "show", sweep_id, "--json").out)
+    assert (shown["state"], shown["where"], shown["leaderboard"]) == ("queued", "queued", [])
+    assert cli("sweep", "trials", sweep_id).out == "no trials yet\n"
+
+
+def test_the_list_says_which_sweeps_are_queued_and_which_are_local(
+    cli: Cli, queue: Queue, make_sweep: MakeSweep
+) -> None:
+    local = make_sweep()
+    local.close("interrupted", "stopped by a signal")
+    (local.folder.path / "shipped").write_text("1")
+    sweep_id = submitted(cli)
+    listed = json.loads(cli("sweep", "list", "--json").out)
+    assert [(view["sweep_id"], view["where"]) for view in listed] == [(sweep_id, "queued"), ("5eed0001", "local")]
+
+
+def test_the_queue_is_shown_in_its_order(cli: Cli, queue: Queue) -> None:
+    assert "nothing waits" in cli("queue", "show").out
+    low, high = submitted(cli, "--priority", "1"), submitted(cli, "--priority", "99")
+    rows = cli("queue", "show").out.splitlines()
+    assert [row.split()[0] for row in rows] == ["id", high, low]
+    assert cli("sweep", "set", low, "--priority", "100").code == 0
+    waiting = json.loads(cli("queue", "show", "--json").out)["waiting"]
+    assert [(one["sweep_id"], one["priority"]) for one in waiting] == [(low, 100), (high, 99)]
+
+
+def test_a_waiting_sweep_is_cancelled_and_may_be_resumed(cli: Cli, queue: Queue) -> None:
+    sweep_id = submitted(cli)
+    for _ in range(2):
+        assert "is cancelled (user_cancel)" in cli("sweep", "cancel", sweep_id).out
+    assert "is queued" in cli("sweep", "resume", sweep_id).out
+
+
+def test_one_that_has_not_begun_takes_no_more_points(cli: Cli, queue: Queue) -> None:
+    sweep_id = submitted(cli)
+    done = cli("sweep", "extend", sweep_id, "--trials", "2")
+    assert (done.code, done.out) == (2, "")
+    assert "has not begun" in done.err
+
+
+def test_pausing_needs_a_reason_and_is_told(cli: Cli, queue: Queue) -> None:
+    assert cli("queue", "pause").code == 2
+    cli("queue", "pause", "--reason", "new disks")
+    assert "by ann: new disks" in cli("queue", "show").out
+    assert cli("queue", "resume").code == 0
+    assert queue.store.paused() is None
+
+
+def test_limits_are_set_for_one_owner_or_for_all(cli: Cli, queue: Queue) -> None:
+    cli("queue", "limit", "*", "--sweeps", "2")
+    said = cli("queue", "limit", "bob", "--gpus", "4", "--gpu-hours", "10.5")
+    assert [row.split() for row in said.out.splitlines()] == [
+        ["owner", "sweeps", "GPUs", "GPU-hours"],
+        ["*", "2", "any", "any"],
+        ["bob", "any", "4", "10.5"],
+    ]
+    assert cli("queue", "limit", "bob").out == said.out, "to look changes nothing"
+    assert "bob" not in cli("queue", "limit", "bob", "--none").out
+    assert cli("queue", "limit", "bob", "--none", "--gpus", "1").code == 2
+
+
+def test_an_id_that_begins_like_that_of_a_local_sweep_is_not_guessed(
+    cli: Cli, queue: Queue, make_sweep: MakeSweep
+) -> None:
+    sweep_id = submitted(cli)
+    make_sweep(sweep_id=f"{sweep_id[:3]}zzzzz").close("interrupted")
+    done = cli("sweep", "cancel", sweep_id[:3])
+    assert done.code == 2
+    assert f"{sweep_id[:3]}zzzzz" in done.err
+    assert queue.store.get(sweep_id).job.state == "queued"
+
+
+def test_a_damaged_sweep_hides_no_other_of_the_queue(cli: Cli, queue: Queue) -> None:
+    bad, good = submitted(cli), submitted(cli)
+    (queue.folder(bad).path / "sweep.json").write_text("{")
+    done = cli("sweep", "list", "--json")
+    assert [view["sweep_id"] for view in json.loads(done.out)] == [good]
+    assert bad in done.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sweep", "cancel", "nothere"),
+        ("sweep", "set", "nothere", "--priority", "3"),
+        ("sweep", "submit", "spec.yaml", "--priority", "101"),
+        ("sweep", "submit", "missing.yaml"),
+        ("sweep", "submit", "spec.yaml", "--set", "model.d_model=0"),
+        ("sweep", "run"),
+        ("sweep", "run", "--sweep-id", "nothere"),
+        ("queue", "limit", "bob", "--sweeps", "-1"),
+    ],
+)
+def test_bad_input_is_refused_and_leaves_nothing(cli: Cli, queue: Queue, words: tuple[str, ...]) -> None:
+    done = cli(*words)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert queue.store.entries().entries == ()
+    assert list((queue.home / "sweeps").glob("*")) == []
+
+
+def test_without_a_queue_it_is_said_how_to_have_one(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    done = cli("sweep", "submit", "spec.yaml")
+    assert done.code == 2
+    assert "python -m tuneyard.dispatcher" in done.err
+    assert not (tmp_path / ".tuneyard").exists()
+
+
+def test_waiting_ends_with_the_sweep(cli: Cli, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose driver fails before the first look."""
+    take = Store.submit
+
+    def submit(store: Store, *arguments: object) -> object:
+        entry = take(store, *arguments)  # type: ignore[arg-type]
+        claimed = store.change(entry, jobs.claimed(entry.job, 2), actor="d", now_ms=2, what="claimed")
+        end = DriverEnd("failed", "trial_errors", "no trial completed")
+        ended = jobs.driver_ended(jobs.started(claimed.job, 3), end, 4, most_losses=1)
+        store.change(claimed, ended, actor="d", now_ms=4, what="driver ended")
+        return entry
+
+    monkeypatch.setattr(Store, "submit", submit)
+    done = cli("sweep", "submit", "spec.yaml", "--wait")
+    assert done.code == 1
+    assert done.out.splitlines()[-1] == "failed (trial_errors)"
+    assert "no trial completed" in done.err
