@@ -74,8 +74,8 @@ class Drill:
         self.platform.wait(lambda: self.platform.ended_trials(self.sweep) >= ended, SLOW_S)
 
     def driver(self) -> psutil.Process:
-        found = self.platform.driver(self.sweep)
-        assert found is not None, "the sweep must be in its midst"
+        """Once it is there: the one before may just have been killed."""
+        found: psutil.Process = self.platform.wait(lambda: self.platform.driver(self.sweep), SLOW_S)
         return found
 
     def look(self, stage: str) -> None:
@@ -105,6 +105,7 @@ def drill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drill]:
             platform.dispatch()
             for ended, kill in KILLS.items():
                 drill.wait_for_trials(ended)
+                assert platform.ended_trials(drill.sweep) <= TRIALS - 3, "too late for a kill in the sweep's midst"
                 kill(drill)
             platform.wait_for(drill.sweep, *ENDED, timeout_s=SLOW_S)
             drill.look("ended")
