@@ -1,6 +1,6 @@
 """Compares the families of models on real text, where that lies beside the repository, and prints one JSON object.
 
-python tests/benchmarks/families.py [quatrains | tatoeba]    up to 20 minutes each on two cores
+python tests/benchmarks/families.py [quatrains | tatoeba]    each a matter of tens of minutes on two cores
 
 Every variant has the same training tokens and its own learning rates; a variant's score is that of its best trial on
 validation. The winner is scored on the test split, with sacrebleu's signature where it translates.
