@@ -107,14 +107,16 @@ def driven(folder: Path) -> bool:
 def free(folder: Path, *, surely_gone: bool = False) -> bool:
     """Whether nobody drives it; a dead driver's lease is removed, so that the next one that is seen is another's.
 
-    `surely_gone`: it is known to be dead, whatever its heartbeat, which is all that another host sees, says yet.
+    `surely_gone`: one of another host is known to be dead, whatever its heartbeat, which is all that this host sees,
+    says yet.
     """
     path = folder / "lease"
     if not path.exists():
         return True
     with _locked(path):
         present = read(path)
-        if present is not None and not surely_gone and present.alive(time.time()):
+        known = surely_gone and present is not None and present.host != socket.gethostname()
+        if present is not None and not known and present.alive(time.time()):
             return False
         path.unlink(missing_ok=True)
         return True

@@ -271,6 +271,8 @@ class Dispatcher:
         if after.losses > job.losses or after.reason in jobs.LOSSES:
             self._wait_a_while(job, after.losses)
         self._feed.forget(job.sweep_id)
+        self._legs.pop(job.submission_id, None)
+        self._first_s = {of: at for of, at in self._first_s.items() if of[0] != job.submission_id}
 
     def _admit(self, nodes: list[Node]) -> None:
         """Who starts, who gives way, and what the others wait for."""
@@ -315,7 +317,7 @@ class Dispatcher:
     def _not_yet(self, entry: Entry) -> str:
         """Why its turn does not count yet."""
         left_s = self._not_before_s.get(entry.job.sweep_id, 0.0) - self._clock_s()
-        if left_s > 0:
+        if entry.job.losses and left_s > 0:
             return f"starts again in {left_s:.0f} s, since its last driver was lost"
         if entry.job.attempt and not lease.free(self._folder(entry).path):
             return "the driver of its last attempt is still there"
@@ -421,11 +423,12 @@ def configured(environment: Mapping[str, str] = os.environ) -> tuple[Store, RayJ
     """What the environment says, each with its default. Raises InputError for what it cannot say."""
     home = settings.find_home(environment)
     settings.make_home(home)
-    passed = {name: environment[name] for name in PASSED if name in environment}
+    if uri := environment.get("MLFLOW_TRACKING_URI"):
+        settings.keep_tracking_uri(home, settings.tracking_uri(home, uri))
     how = Settings(
         home=home,
         entrypoint=environment.get("TUNEYARD_DRIVER", "tuneyard"),
-        environment={**passed, "MLFLOW_TRACKING_URI": settings.tracking_uri(home, None, environment)},
+        environment={name: environment[name] for name in PASSED if name in environment},
         most_drivers=settings.whole("TUNEYARD_MAX_DRIVERS", 8, environment),
         most_losses=settings.whole("TUNEYARD_MAX_LOSSES", 5, environment),
         preempt=settings.whole("TUNEYARD_PREEMPT", 0, environment) > 0,

@@ -12,6 +12,7 @@ from tuneyard_pipelines.errors import InputError
 
 HOME = ".tuneyard"
 QUEUE = "queue.db"
+TRACKING = "tracking_uri"  # a file that only its owner reads: a URI may hold a password
 CACHE_LIMIT = "50GiB"
 _PASSWORD = re.compile(r"(?<=://)([^\s:/@]*):\S*@")
 
@@ -45,15 +46,28 @@ def make_home(home: Path) -> None:
 
 
 def tracking_uri(home: Path, option: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """`--mlflow URI`, else MLFLOW_TRACKING_URI, else SQLite in the home. A bare path or file: URI is refused."""
-    uri = option or environment.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home / 'mlflow.db'}"
+    """`--mlflow URI`, else MLFLOW_TRACKING_URI, else that of the home's queue, else SQLite in the home.
+
+    A bare path or file: URI is refused.
+    """
+    here = f"sqlite:///{home / 'mlflow.db'}"
+    uri = option or environment.get("MLFLOW_TRACKING_URI") or _kept(home / TRACKING) or here
     scheme = uri.partition(":")[0].partition("+")[0]
     if scheme not in {"http", "https", "sqlite", "postgresql", "mysql", "databricks"}:
-        place = "--mlflow" if option else "MLFLOW_TRACKING_URI"
+        named = "MLFLOW_TRACKING_URI" if environment.get("MLFLOW_TRACKING_URI") else str(home / TRACKING)
+        place = "--mlflow" if option else named
         raise InputError(
             f"{place}: {uri!r} is not a tracking server; use http://HOST:PORT or sqlite:////absolute/path.db"
         )
     return uri
+
+
+def keep_tracking_uri(home: Path, uri: str) -> None:
+    """For all that run in this home and are given no other; it stands in no environment that others can see."""
+    path = home / TRACKING
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(uri)
 
 
 def database_url(home: Path, environment: Mapping[str, str] = os.environ) -> str:
@@ -84,6 +98,13 @@ def is_default(home: Path, uri: str, environment: Mapping[str, str] = os.environ
         return tracking_uri(home, None, environment) == uri
     except InputError:
         return False
+
+
+def _kept(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:  # there is none, or it is another user's
+        return ""
 
 
 def without_passwords(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -171,3 +172,29 @@ def test_what_a_dead_driver_left_half_done_goes_when_the_next_one_begins(
     other_driver.wait()
     Lease.take(tmp_path).release()
     assert {path.name for path in tmp_path.iterdir()} == kept | {"lease.lock"}
+
+
+def test_a_dead_drivers_lease_is_removed_and_a_living_ones_kept(
+    tmp_path: Path, other_driver: subprocess.Popen[str]
+) -> None:
+    assert not lease.free(tmp_path)
+    assert not lease.free(tmp_path, surely_gone=True), "a process of this host is seen, whatever is said of it"
+    other_driver.kill()
+    other_driver.wait()
+    assert lease.free(tmp_path)
+    assert lease.read(tmp_path / "lease") is None
+    assert lease.free(tmp_path), "there is none"
+
+
+def test_of_another_host_the_heartbeat_counts_unless_its_driver_is_known_to_be_gone(tmp_path: Path) -> None:
+    put(tmp_path, elsewhere(silent_s=5))
+    assert not lease.free(tmp_path)
+    assert lease.free(tmp_path, surely_gone=True)
+    put(tmp_path, elsewhere(silent_s=DEAD_AFTER_S + 5))
+    assert lease.free(tmp_path)
+
+
+def test_the_process_that_drives_is_told_to_end(tmp_path: Path, other_driver: subprocess.Popen[str]) -> None:
+    lease.end(tmp_path)
+    assert other_driver.wait(timeout=10) == -signal.SIGTERM
+    lease.end(tmp_path)  # nothing is there any more

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuneyard import settings
+from tuneyard import dispatcher, settings
 from tuneyard_pipelines.errors import InputError
 
 
@@ -74,3 +74,18 @@ def test_what_is_no_tracking_server_is_refused_by_its_place(tmp_path: Path, uri:
         settings.tracking_uri(tmp_path, uri, {})
     with pytest.raises(InputError, match=r"MLFLOW_TRACKING_URI: .* is not a tracking server"):
         settings.tracking_uri(tmp_path, None, {"MLFLOW_TRACKING_URI": uri})
+
+
+def test_the_queues_tracking_server_is_kept_for_its_owner_only(tmp_path: Path) -> None:
+    settings.keep_tracking_uri(tmp_path, "postgresql://u:secret@host/mlflow")
+    settings.keep_tracking_uri(tmp_path, "http://127.0.0.1:5000")
+    assert settings.tracking_uri(tmp_path, None, {}) == "http://127.0.0.1:5000"
+    assert settings.tracking_uri(tmp_path, None, {"MLFLOW_TRACKING_URI": "http://other:1"}) == "http://other:1"
+    assert (tmp_path / settings.TRACKING).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_dispatcher_passes_no_password_on(tmp_path: Path) -> None:
+    uri = "postgresql://u:secret@host/mlflow"
+    _, _, how = dispatcher.configured({"TUNEYARD_HOME": str(tmp_path), "MLFLOW_TRACKING_URI": uri})
+    assert "secret" not in str(how)
+    assert settings.tracking_uri(tmp_path, None, {}) == uri
