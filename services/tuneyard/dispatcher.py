@@ -179,6 +179,9 @@ class Dispatcher:
             return
         found = self._ask_ray(job)
         word = driver.ended(folder, job.submission_id)
+        if isinstance(found, RayJob) and not job.ran:  # submitted, but nobody wrote it down
+            entry = self._change(entry, jobs.started(job, self._now_ms()), "started")
+            job = entry.job
         if isinstance(found, RayJob) and not found.ended:
             self._tell_to_end(job, word)
         elif found is None and word is None and not job.ran:  # it was asked to end before it was submitted

@@ -17,7 +17,7 @@ from tuneyard.jobs import ACTIVE
 from tuneyard.ray_jobs import RayJobs
 from tuneyard.store import Entry, Lead, Store
 from tuneyard_pipelines import lease, tracking
-from tuneyard_pipelines.errors import InputError, RefusedError, TuneyardError, UnreachableError
+from tuneyard_pipelines.errors import InputError, RefusedError, UnreachableError
 from tuneyard_pipelines.journal import SweepFolder
 
 if TYPE_CHECKING:
@@ -72,13 +72,12 @@ class Reconciler:
         if uri is None:
             return
         try:
-            tracking.mark_lost(folder, self._now_ms())
             if self._away_until_s.get(uri, 0.0) > self._clock_s():
+                tracking.mark_lost(folder, self._now_ms())  # MLflow is told later
                 return
-            size = _size(folder)
             if tracking.reconcile(folder, self._now_ms()):
                 self._store.note(folder.sweep_id, ACTOR, "closed", "its driver was gone", self._now_ms())
-            self._closed[folder.sweep_id] = max(size, _size(folder))
+            self._closed[folder.sweep_id] = _size(folder)
         except UnreachableError as away:
             log.warning("%s", away)
             self._away_until_s[uri] = self._clock_s() + AWAY_S
@@ -127,9 +126,6 @@ class Reconciler:
                         client.set_terminated(run.info.run_id, "KILLED", self._now_ms())
                     said = f"{len(runs)} open runs, and its folder was removed"
                     self._store.note(sweep_id, ACTOR, "runs killed", said, self._now_ms())
-        except TuneyardError as trouble:
-            log.warning("%s", trouble)
-            self._away_until_s[uri] = self._clock_s() + AWAY_S
         except Exception as trouble:  # whatever a database, a server or a connection raises
             log.warning("MLflow at %s: %s", uri, trouble)
             self._away_until_s[uri] = self._clock_s() + AWAY_S

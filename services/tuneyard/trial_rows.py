@@ -42,8 +42,9 @@ class TrialFeed:
         return gpus * budget.trained_ms(reading.state, now_ms) if gpus else 0
 
     def trials(self, folder: SweepFolder) -> Trials:
-        """As of the last look."""
-        state = self._read(folder).state
+        """As of the last look: who asks for all sweeps at once must not fail for one that cannot be read."""
+        reading = self._readings.get(folder.sweep_id)
+        state = reading.state if reading else SweepState()
         running = sum(trial.running for trial in state.trials.values()) if state.ended is None else 0
         return Trials(running, any(trial.attempts for trial in state.trials.values()))
 

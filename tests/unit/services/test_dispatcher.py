@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -477,3 +477,28 @@ def test_a_spec_that_went_missing_is_written_again(make: Callable[..., Team]) ->
     spec.unlink()
     team.step()
     assert spec.read_text() == text
+
+
+def test_a_journal_that_cannot_be_read_keeps_no_other_from_its_turn(make: Callable[..., Team]) -> None:
+    team = make()
+    unreadable = team.submit(**ONE)
+    team.step()
+    team.queue.folder(unreadable).journal.mkdir()
+    later = team.submit(**ONE)
+    team.step(2)
+    assert team.state(later)[0] == "running"
+
+
+def test_one_whose_submission_nobody_wrote_down_is_known_to_have_a_driver(make: Callable[..., Team]) -> None:
+    team = make()
+    sweep_id = team.submit(**ONE)
+    team.step()
+    entry = team.entry(sweep_id)
+    unwritten = replace(entry.job, state="submitting", ran=False)
+    team.queue.store.change(entry, unwritten, actor="test", now_ms=0, what="as before the submission")
+    team.queue.stop(sweep_id)
+    team.step()
+    assert team.entry(sweep_id).job.ran
+    team.cluster.jobs = {}
+    team.step()
+    assert team.state(sweep_id) == ("queued", "cluster_lost")
