@@ -287,7 +287,8 @@ class Store:
         with self._database.writing() as connection:
             entry = _entry_of(connection, sweep_id)
             if entry.job.state in ENDED:
-                raise RefusedError(f"sweep {sweep_id} has {entry.job.state}: its priority does nothing any more")
+                ended = "is cancelled" if entry.job.state == "cancelled" else f"has {entry.job.state}"
+                raise RefusedError(f"sweep {sweep_id} {ended}: its priority does nothing any more")
             if entry.priority == priority:
                 return entry
             changed = replace(entry, priority=priority, revision=entry.revision + 1)

@@ -20,7 +20,7 @@ from tuneyard_pipelines.plan import plan
 from tuneyard_pipelines.spec import Scalar, short_name
 
 if TYPE_CHECKING:
-    from tuneyard.store import Entry, Event, Store
+    from tuneyard.store import Entry, Event, Store, TrialRow
 
 HISTORY = 8  # events that are shown of one sweep
 
@@ -50,6 +50,7 @@ class View:
 
     `state`: running, finished, failed, interrupted or lost; of one in the queue, that of its job (`jobs`), and `queue`
     says more about that. `elsewhere`: commands must be told its tracking server. `resumable`: something is left to do.
+    `trial_states` counts all trials by state, of which `leaderboard` may hold the best only.
     """
 
     sweep_id: str
@@ -62,6 +63,7 @@ class View:
     report: str
     tracking_uri: str
     leaderboard: tuple[Row, ...]
+    trial_states: Mapping[str, int]
     asked: int | None
     test: Mapping[str, float]
     scored: str | None
@@ -72,13 +74,11 @@ class View:
     warning: str = ""
     where: str = "local"
     queue: Mapping[str, Any] = field(default_factory=dict)
-    trial_states: Mapping[str, int] = field(default_factory=dict)
     history: tuple[str, ...] = ()
 
     @property
     def counted(self) -> str:
-        counts = self.trial_states or Counter(row.state for row in self.leaderboard)
-        return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
+        return ", ".join(f"{count} {state}" for state, count in sorted(self.trial_states.items())) or "none"
 
     @property
     def best(self) -> Row | None:
@@ -99,7 +99,7 @@ class View:
         facts = [("sweep", f"{self.sweep_id} ({self.name}), {self.state}"), ("trials", self.counted)]
         if self.message:
             facts.append(("why", self.message))
-        facts += [(label, str(value)) for label, value in self.queue.items() if value not in ("", None)]
+        facts += [(key.replace("_", " "), str(value)) for key, value in self.queue.items() if value != ""]
         facts += [("history", line) for line in self.history]
         if self.best_text:
             facts.append(("best", self.best_text))
@@ -173,6 +173,7 @@ def look(folder: SweepFolder) -> View:
         warning = without_passwords(str(cause))
     header, state = folder.header(), folder.state()
     warning = warning or outage_text(folder, header)
+    leaderboard = tuple(_row(trial, header, state) for trial in standing.standings(header, state))
     return View(
         sweep_id=header.sweep_id,
         name=header.spec.name,
@@ -183,7 +184,8 @@ def look(folder: SweepFolder) -> View:
         folder=str(folder.path),
         report=str(folder.report / report.PAGE) if (folder.report / report.PAGE).exists() else "",
         tracking_uri=without_passwords(header.tracking_uri),
-        leaderboard=tuple(_row(trial, header, state) for trial in standing.standings(header, state)),
+        leaderboard=leaderboard,
+        trial_states=dict(Counter(row.state for row in leaderboard)),
         asked=asked(header, folder),
         test=dict(state.scored.metrics) if state.scored else {},
         scored=state.scored.trial if state.scored else None,
@@ -231,20 +233,9 @@ def queued_view(store: Store, entry: Entry, home: Path, *, leaderboard: int | No
         report=str(reported) if reported.exists() else "",
         tracking_uri=without_passwords(header.tracking_uri) if header else "",
         leaderboard=tuple(
-            Row(
-                trial=row.trial,
-                name=row.name,
-                variant=row.variant,
-                point=row.point,
-                state=row.state,
-                score=row.score,
-                share=row.share,
-                tokens=row.tokens,
-                message=row.message,
-                seconds=row.trained_ms / 1000,
-            )
-            for row in store.trials(job.sweep_id, order="best", mode=spec.mode, limit=leaderboard)
+            _stored_row(row) for row in store.trials(job.sweep_id, order="best", mode=spec.mode, limit=leaderboard)
         ),
+        trial_states=store.trial_states(job.sweep_id),
         asked=asked(header, folder) if header else spec.search.trials,
         test=dict(state.scored.metrics) if state.scored else {},
         scored=state.scored.trial if state.scored else None,
@@ -254,23 +245,15 @@ def queued_view(store: Store, entry: Entry, home: Path, *, leaderboard: int | No
         resumable=job.state in ENDED and begun and unfinished(folder),
         warning=outage_text(folder, header) if header else "",
         where="queued",
-        trial_states=store.trial_states(job.sweep_id),
         history=tuple(_told(event) for event in store.last_events(job.sweep_id, HISTORY)),
         queue={
-            "waits for": entry.waits_for,
+            "waits_for": entry.waits_for,
             "reason": job.reason,
             "owner": entry.owner,
             "priority": entry.priority,
             "attempt": job.attempt,
         },
     )
-
-
-def _told(event: Event) -> str:
-    """Who did what, and why."""
-    time = datetime.fromtimestamp(event.time_ms / 1000, UTC).strftime("%H:%M:%SZ")
-    why = ": ".join(text for text in (event.reason, without_passwords(event.message)) if text)
-    return f"{time} {event.actor}: {event.what}{f' ({why})' if why else ''}"
 
 
 def goes_on(folder: SweepFolder, entry: Entry | None) -> bool:
@@ -358,6 +341,28 @@ def _row(trial: TrialState, header: Header, state: SweepState) -> Row:
         message=trial.message,
         seconds=trial.trained_ms / 1000,
     )
+
+
+def _stored_row(row: TrialRow) -> Row:
+    return Row(
+        trial=row.trial,
+        name=row.name,
+        variant=row.variant,
+        point=row.point,
+        state=row.state,
+        score=row.score,
+        share=row.share,
+        tokens=row.tokens,
+        message=row.message,
+        seconds=row.trained_ms / 1000,
+    )
+
+
+def _told(event: Event) -> str:
+    """Who did what, and why."""
+    clock = datetime.fromtimestamp(event.time_ms / 1000, UTC).strftime("%H:%M:%SZ")
+    why = ": ".join(text for text in (event.reason, without_passwords(event.message)) if text)
+    return f"{clock} {event.actor}: {event.what}{f' ({why})' if why else ''}"
 
 
 def cell(value: Scalar) -> str:
