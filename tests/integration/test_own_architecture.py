@@ -13,7 +13,7 @@ import pytest
 
 from tuneyard_pipelines.journal import SweepFolder
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 EXAMPLE = Path(__file__).parents[2] / "examples/linear_attention"
 SPEC = """
 name: linear

@@ -16,7 +16,7 @@ from tuneyard.jobs import ENDED
 from tuneyard.store import Entry
 from tuneyard_pipelines.spec import SweepSpec
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 DYING = """
 import os, signal, sys
@@ -71,7 +71,7 @@ def test_q3_a_dispatcher_killed_around_its_submit_leaves_one_job(
     monkeypatch.setattr(platform, "driver_command", str(script))
     entry = platform.queue.submit(spec(f"q3-{moment}", trials=1))
     dying = platform.dispatch("-c", DYING, moment)
-    assert dying.wait(timeout=120) == -signal.SIGKILL
+    assert dying.wait() == -signal.SIGKILL
     assert platform.entry(entry).job.state == "submitting"
     assert len(_jobs_of(platform, entry)) == (moment == "after")
     platform.dispatch()

@@ -23,6 +23,7 @@ from driven_sweep import DrivenSweep
 from mlflow import MlflowClient
 from mlflow_server import MlflowServer, free_port
 from tiny_sweep import runs_of, tiny
+from waiting import PATIENCE_S, until
 
 from tuneyard.local import load_model
 from tuneyard_pipelines import sweep, tracking
@@ -31,7 +32,7 @@ from tuneyard_pipelines.metrics import MetricReader
 from tuneyard_pipelines.standing import sweep_shown, trial_shown
 from tuneyard_pipelines.tracking import Shipper, drain, in_background, trial_files
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.integration
 
 MakeSweep = Callable[..., DrivenSweep]
 ALWAYS = 10**9
@@ -146,7 +147,7 @@ class Proxy:
         return request.rfile.read(int(request.headers.get("Content-Length", 0)))
 
     def _forwarded(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, dict[str, str], bytes]:
-        upstream = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+        upstream = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=PATIENCE_S)
         try:
             kept = {k: v for k, v in request.headers.items() if k.lower() not in ("transfer-encoding", "connection")}
             upstream.request(request.command, request.path, body, {**kept, "Content-Length": str(len(body))})
@@ -168,13 +169,6 @@ class Proxy:
         request.close_connection = True
         with contextlib.suppress(OSError):
             request.connection.shutdown(socket.SHUT_RDWR)
-
-
-def until(condition: Callable[[], Any], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +290,7 @@ def test_r15_a_run_that_is_made_after_the_shipper_gave_up_is_not_there_twice(
     with in_background(shipper := Shipper(made.folder, client)):
         until(lambda: proxy.seen["POST runs/create"] == 4)  # the sweep's and the trial's, twice each
         proxy.healed.set()
-        assert all(proxy.late.acquire(timeout=30) for _ in range(2))
+        assert all(proxy.late.acquire(timeout=PATIENCE_S) for _ in range(2))
     made.reach("t001", 2, 0.5)
     made.end("t001", "completed")
     made.close("finished")

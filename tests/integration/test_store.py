@@ -107,7 +107,7 @@ def processes(count: int, script: str, *words: str) -> list[str]:
         subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for number in range(count)
     ]
-    answers = [process.communicate(timeout=100) for process in started]
+    answers = [process.communicate() for process in started]
     assert [err for process, (_, err) in zip(started, answers, strict=True) if process.returncode] == []
     return [out for out, _ in answers]
 

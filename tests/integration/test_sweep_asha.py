@@ -10,7 +10,7 @@ from tiny_sweep import runs_of, tiny
 
 from tuneyard_pipelines.journal import SweepFolder, SweepState
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 SPEC = tiny(
     model__num_heads=[1, 2, 3],

@@ -21,7 +21,7 @@ from tuneyard_pipelines.leg import Leg
 from tuneyard_pipelines.spec import Point
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.integration
 Run = Callable[..., tuple[SweepFolder, SweepState]]
 LONG = {"training__max_steps": 100_000, "training__evaluations": 1}
 

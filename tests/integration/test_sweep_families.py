@@ -17,7 +17,7 @@ from tuneyard_pipelines import architectures, package
 from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.spec import load
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 TASKS: dict[str, dict[str, Any]] = {
     "language_modeling": {"data": {"source": "quotes.txt"}, "text": "the window"},
     "masked_lm": {"data": {"source": "quotes.txt"}, "text": "the [MASK] of a model"},

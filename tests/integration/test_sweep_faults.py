@@ -28,7 +28,7 @@ from tuneyard_pipelines.leg import Leg
 from tuneyard_pipelines.tracking import connect
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.integration
 
 
 class AtStep(pl.Callback):

@@ -18,7 +18,7 @@ from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.spec import load
 from tuneyard_pipelines.tracking import as_default
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 SPEC = """
 name: quotes
 task: language_modeling

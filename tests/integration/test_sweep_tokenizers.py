@@ -14,7 +14,7 @@ from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.report.folder import from_folder
 from tuneyard_pipelines.tracking import as_default
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 Ended = tuple[SweepFolder, SweepState]
 
 

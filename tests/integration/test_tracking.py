@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from driven_sweep import DrivenSweep
 from mlflow.exceptions import MlflowException
+from waiting import until
 
 from tuneyard_pipelines import evidence, mlflow_runs, tracking
 from tuneyard_pipelines.errors import UnreachableError
@@ -559,13 +560,14 @@ def test_the_background_ships_and_outlives_trouble(
     sweep.begin()
     sweep.create(1)
     flaky = Flaky(client, done=False)
+
+    def arrived() -> bool:
+        experiment = client.get_experiment_by_name(sweep.folder.header().spec.name)
+        runs = client.search_runs([experiment.experiment_id]) if experiment else []
+        return len(runs) == 2 and flaky.failures > 2
+
     with tracking.in_background(Shipper(sweep.folder, flaky)):  # type: ignore[arg-type]
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
-            experiment = client.get_experiment_by_name(sweep.folder.header().spec.name)
-            if experiment and len(client.search_runs([experiment.experiment_id])) == 2 and flaky.failures > 2:
-                break
-            time.sleep(0.05)
+        until(arrived)
     assert set(runs_of(client, sweep)[1]) == {"t001"}
 
 

@@ -8,9 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
+
+from waiting import until
 
 
 class MlflowServer:
@@ -35,10 +36,7 @@ class MlflowServer:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        deadline = time.monotonic() + 90
-        while not self._healthy():
-            assert time.monotonic() < deadline, f"no MLflow at {self.uri}"
-            time.sleep(0.05)
+        until(self._healthy)
 
     def stop(self) -> None:
         os.killpg(self._process.pid, signal.SIGKILL)

@@ -38,8 +38,7 @@ class Postgres:
         server.suspend()  # so that it has no child that is not known here
         processes = [server, *server.children(recursive=True)]
         server.kill()
-        _, alive = psutil.wait_procs(processes, timeout=20)
-        assert alive == []
+        psutil.wait_procs(processes)
 
     def start(self) -> None:
         self._server.ensure_postgres_running()

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 from ray_head import RayHead
+from waiting import Found, until
 
 from tuneyard.queue import Queue
 from tuneyard.ray_jobs import RayJobs
@@ -60,21 +60,21 @@ class Platform:
     def stop_dispatching(self, number: int = signal.SIGKILL) -> None:
         if self.dispatcher is not None:
             self.dispatcher.send_signal(number)
-            self.dispatcher.wait(timeout=60)
+            self.dispatcher.wait()
             self.dispatcher = None
 
     def entry(self, entry: Entry) -> Entry:
         return self.queue.store.get(entry.job.sweep_id)
 
-    def wait(self, condition: Callable[[], Any], timeout_s: float = 240) -> Any:
-        deadline = time.monotonic() + timeout_s
-        while not (found := condition()):
-            assert time.monotonic() < deadline, (self.home / "dispatcher.out").read_text()[-3000:]
-            time.sleep(0.3)
-        return found
+    def wait(self, condition: Callable[[], Found]) -> Found:
+        try:
+            return until(condition, looking_s=0.3)
+        except AssertionError as late:
+            late.add_note((self.home / "dispatcher.out").read_text()[-3000:])
+            raise
 
-    def wait_for(self, entry: Entry, *states: str, timeout_s: float = 240) -> Entry:
-        self.wait(lambda: self.entry(entry).job.state in states, timeout_s)
+    def wait_for(self, entry: Entry, *states: str) -> Entry:
+        self.wait(lambda: self.entry(entry).job.state in states)
         return self.entry(entry)
 
     def ended_trials(self, entry: Entry) -> int:

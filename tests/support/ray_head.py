@@ -9,10 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
+from waiting import until
 
 from tuneyard.ray_jobs import RayJobs
 from tuneyard_pipelines.cluster import OBJECT_STORE_BYTES
@@ -51,14 +51,15 @@ class RayHead:
                 command, env=environment, stdout=out, stderr=out, start_new_session=True, cwd=self._folder
             )
         jobs = RayJobs(self.address, self.token)
-        deadline = time.monotonic() + 120
-        while True:
-            with contextlib.suppress(UnreachableError):
-                if jobs.nodes() and not jobs.all():
-                    return jobs
-            assert self._process.poll() is None, (self._folder / "head.out").read_text()
-            assert time.monotonic() < deadline, (self._folder / "head.out").read_text()
-            time.sleep(0.2)
+        until(lambda: self._answers(jobs), looking_s=0.2)
+        return jobs
+
+    def _answers(self, jobs: RayJobs) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "head.out").read_text()
+        with contextlib.suppress(UnreachableError):
+            return bool(jobs.nodes()) and not jobs.all()
+        return False
 
     def processes(self) -> list[psutil.Process]:
         """All that run under it now, the drivers' and the trials' among them."""

@@ -312,7 +312,7 @@ def fetched(tmp_path, endpoint, *rows, revision="main", script=SCRIPT, **more):
     environment = {"PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path / "home"), "HF_ENDPOINT": endpoint, **more}
     environment |= {"no_proxy": "*", "PATH": os.environ["PATH"]}
     command = [sys.executable, "-c", script, "jo/poems", revision, *rows]
-    answer = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    answer = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert answer.stderr == ""
     return answer.stdout
 

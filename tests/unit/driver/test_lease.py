@@ -9,12 +9,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import until
 
 from tuneyard_pipelines import lease
 from tuneyard_pipelines.errors import RefusedError
@@ -47,13 +48,6 @@ def put(folder: Path, holder: Holder) -> None:
 
 def elsewhere(silent_s: float) -> Holder:
     return Holder(host="node-9", pid=7, started=1.0, heartbeat=time.time() - silent_s)
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.005)
 
 
 def test_a_second_driver_is_refused_and_follows_at_once_when_the_first_is_killed(
@@ -196,5 +190,5 @@ def test_of_another_host_the_heartbeat_counts_unless_its_driver_is_known_to_be_g
 
 def test_the_process_that_drives_is_told_to_end(tmp_path: Path, other_driver: subprocess.Popen[str]) -> None:
     lease.end(tmp_path)
-    assert other_driver.wait(timeout=10) == -signal.SIGTERM
+    assert other_driver.wait() == -signal.SIGTERM
     lease.end(tmp_path)  # nothing is there any more

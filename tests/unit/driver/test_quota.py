@@ -254,7 +254,7 @@ def test_r18_several_processes_at_once_keep_to_the_quota(make_folder: MakeFolder
         writer.stdin.flush()
     seen = []
     for writer in writers:
-        out, err = writer.communicate(timeout=100)
+        out, err = writer.communicate()
         assert err == ""
         assert writer.returncode == 0
         seen += [int(line) for line in out.split()]

@@ -28,7 +28,7 @@ Run = Callable[[str], subprocess.CompletedProcess[str]]
 def run(tmp_path: Path) -> Run:
     def run(code: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", HEAD + code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", HEAD + code, str(tmp_path)], capture_output=True, text=True, check=False
         )
 
     return run

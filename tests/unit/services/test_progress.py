@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from driven_sweep import DrivenSweep
+from waiting import PATIENCE_S
 
 from tuneyard import progress
 from tuneyard.progress import Progress, Watch, telling
@@ -37,7 +38,7 @@ class Listener:
 
     def wait(self, until: Callable[[Progress], bool]) -> Progress:
         with self._changed:
-            assert self._changed.wait_for(lambda: any(map(until, self.told)), timeout=20), self.told
+            assert self._changed.wait_for(lambda: any(map(until, self.told)), timeout=PATIENCE_S), self.told
             return next(filter(until, self.told))
 
 
@@ -79,7 +80,7 @@ def test_a_sweep_that_goes_on_is_not_told_as_ended_before(
     with telling(listener) as teller:
         teller.accepted(sweep.folder)
         for _ in range(2):  # the first look was told by the second
-            assert looked.acquire(timeout=20)
+            assert looked.acquire(timeout=PATIENCE_S)
         sweep.begin()
         listener.wait(lambda now: now.stage == "training")
         sweep.close("finished")
@@ -99,7 +100,7 @@ def test_what_on_progress_raises_is_logged_and_it_is_not_called_again(
         raise ZeroDivisionError("no widget")
 
     with telling(fails) as teller:
-        assert failed.wait(20)
+        assert failed.wait(PATIENCE_S)
         teller.accepted(make_sweep().folder)
     assert len(calls) == 1
     assert "on_progress failed at 'preparing' and is not called again; the sweep goes on" in caplog.text
