@@ -98,7 +98,7 @@ class Drill:
 @pytest.fixture(scope="module")
 def drill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drill]:
     mlflow = MlflowServer(tmp_path_factory.mktemp("mlflow"))
-    postgres = Postgres(tmp_path_factory.mktemp("postgres") / "data")
+    postgres = Postgres()
     try:
         with platform_in(tmp_path_factory.mktemp("home"), database=postgres.url(), uri=mlflow.uri) as platform:
             drill = Drill(platform, mlflow, postgres, platform.queue.submit(SPEC))

@@ -42,8 +42,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    server = Postgres(tmp_path_factory.mktemp("postgres") / "data")
+def postgres() -> Iterator[Postgres]:
+    server = Postgres()
     yield server
     server.stop()
 

