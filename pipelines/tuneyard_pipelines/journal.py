@@ -394,6 +394,11 @@ class SweepFolder:
         return self.path.name
 
     @property
+    def submitted(self) -> Path:
+        """The spec of a sweep that came through the queue, as it was submitted; a local one has none."""
+        return self.path / "submitted.yaml"
+
+    @property
     def control(self) -> Path:
         return self.path / "control.jsonl"
 

@@ -67,6 +67,7 @@ __all__ = [
     "Training",
     "TrialConfig",
     "Variant",
+    "data_files",
     "display_name",
     "every_key",
     "json_schema",
@@ -328,6 +329,17 @@ def parse(text: str, *, file: str, overrides: Sequence[str] = ()) -> SweepSpec:
     return _accept(text, file, overrides, look_for_data=False)
 
 
+def data_files(data: DataSpec) -> dict[tuple[str, ...], str]:
+    """The paths, and patterns of paths, that its keys name."""
+    found: dict[tuple[str, ...], str] = {}
+    if not data.source.startswith("builtin/") and not hub_name(data.source):
+        found["data", "source"] = data.source
+    for name in ("validation", "test"):
+        if isinstance(held := getattr(data.split, name), str):
+            found["data", "split", name] = held
+    return found
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of a spec, for editors."""
     schema = _standard(SweepSpec.model_json_schema(by_alias=True))
@@ -416,13 +428,7 @@ def _accept(text: str, file: str, overrides: Sequence[str], *, look_for_data: bo
         raise SpecError((error.problem,)) from None
     spec = spec_errors.accept(document, SweepSpec)
     data = spec.data
-    paths: dict[spec_yaml.Path, str] = {}
-    if not data.source.startswith("builtin/") and not hub_name(data.source):
-        paths["data", "source"] = data.source
-    for name in ("validation", "test"):
-        if isinstance(held := getattr(data.split, name), str):
-            paths["data", "split", name] = held
-    found = {key: _absolute(path, file) for key, path in paths.items()}
+    found = {key: _absolute(path, file) for key, path in data_files(data).items()}
     problems = [
         spec_yaml.Problem(document.place(key), spec_yaml.dotted(key), problem)
         for key, path in found.items()

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tuneyard.client import Client
     from tuneyard.local import load_model, plan_sweep, resume_sweep, run_sweep
     from tuneyard.progress import Progress
     from tuneyard.results import Sweep, open_sweep
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Client",
     "Progress",
     "Sweep",
     "SweepSpec",
@@ -25,6 +27,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Client": "tuneyard.client",
     "Progress": "tuneyard.progress",
     "Sweep": "tuneyard.results",
     "SweepSpec": "tuneyard_pipelines.spec",

@@ -23,7 +23,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 
@@ -37,7 +36,6 @@ from tuneyard_pipelines import lease
 from tuneyard_pipelines.capacity import Node
 from tuneyard_pipelines.errors import TuneyardError, UnreachableError
 from tuneyard_pipelines.journal import SweepFolder, write_atomic
-from tuneyard_pipelines.spec import SweepSpec, parse
 
 log = logging.getLogger(__name__)
 
@@ -192,9 +190,9 @@ class Dispatcher:
     def _submit(self, entry: Entry) -> None:
         """Submit the present attempt, or find it submitted."""
         job, folder = entry.job, self._folder(entry)
-        if not (folder.path / "spec.yaml").exists():
+        if not folder.submitted.exists():
             folder.path.mkdir(parents=True, exist_ok=True)
-            write_atomic(folder.path / "spec.yaml", entry.spec_text)
+            write_atomic(folder.submitted, entry.spec_text)
         environment = {
             **self._how.environment,
             "TUNEYARD_HOME": str(self._how.home),
@@ -399,14 +397,11 @@ def _waits(entry: Entry) -> admission.Sweep:
     )
 
 
-@lru_cache(maxsize=1000)
-def _spec(text: str) -> SweepSpec:
-    return parse(text, file="spec.yaml")
-
-
 def _own_most_trials(entry: Entry) -> int | None:
     """What its spec says, whatever a limit of its owner's made of it in an earlier attempt."""
-    return entry.most_trials if not entry.job.attempt else _spec(entry.spec_text).search.max_concurrent_trials
+    return (
+        entry.most_trials if not entry.job.attempt else sweeps.stored_spec(entry.spec_text).search.max_concurrent_trials
+    )
 
 
 @contextlib.contextmanager

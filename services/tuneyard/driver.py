@@ -1,6 +1,6 @@
 """A queued sweep's driver, as Ray Jobs runs it: one attempt, and word of how it ended for the dispatcher.
 
-    tuneyard sweep run --sweep-id ID        with the folder ID, which holds spec.yaml, under TUNEYARD_HOME
+    tuneyard sweep run --sweep-id ID        with the folder ID, which holds submitted.yaml, under TUNEYARD_HOME
 
 What it prints goes to `driver.log` in the folder, since Ray's own logs go with the cluster. `driver_end.json` there
 says how it ended, and of which attempt that is the end; without one the driver was lost.
@@ -39,7 +39,7 @@ def run(home: Path, sweep_id: str, environment: Mapping[str, str] = os.environ) 
     """Drive the sweep once; the exit code is for people, the dispatcher reads the file."""
     submission_id, most_trials = environment.get(SUBMISSION_ID, ""), settings.whole(MOST_TRIALS, 0, environment)
     folder = SweepFolder(home / "sweeps" / sweep_id)
-    if not (folder.path / "spec.yaml").exists():
+    if not folder.submitted.exists():
         raise InputError(f"--sweep-id {sweep_id}: there is no such sweep in {home / 'sweeps'}")
     _print_to(folder.path / "driver.log")
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -173,7 +173,7 @@ def drive_queued(folder: SweepFolder, home: Path, most_trials: int | None) -> Sw
 
     if (folder.path / "sweep.json").exists():
         return go_on(folder, most_trials=most_trials)
-    file = folder.path / "spec.yaml"
+    file = folder.submitted
     text = file.read_text(encoding="utf-8")
     uri = settings.tracking_uri(home, None)
     collect_garbage(home, settings.cache_limit_bytes())

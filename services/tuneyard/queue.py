@@ -35,8 +35,11 @@ class Queue:
     home: Path
     person: str
 
-    def submit(self, spec: SweepSpec, *, priority: int = 50) -> Entry:
-        """Queue a sweep. Raises InputError for one of which no trial could run; nothing is left behind then."""
+    def submit(self, spec: SweepSpec, *, priority: int = 50, key: str | None = None) -> Entry:
+        """Queue a sweep; one that this person queued under the same key before is given instead.
+
+        Raises InputError for one of which no trial could run; nothing is left behind then.
+        """
         runnable(spec)
         sweep_id = secrets.token_hex(4)
         folder = self.folder(sweep_id)
@@ -50,14 +53,18 @@ class Queue:
             spec_text=text,
             shape=Shape.of(spec.resources),
             most_trials=spec.search.max_concurrent_trials,
+            submit_key=key,
         )
         folder.path.mkdir(parents=True)
         try:
-            write_atomic(folder.path / "spec.yaml", text)
-            return self.store.submit(entry, self.person, _now_ms())
+            write_atomic(folder.submitted, text)
+            queued = self.store.submit(entry, self.person, _now_ms())
         except BaseException:
             shutil.rmtree(folder.path, ignore_errors=True)
             raise
+        if queued.job.sweep_id != sweep_id:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        return queued
 
     def cancel(self, sweep_id: str) -> Entry:
         """Give it up, whatever it is doing. Raises RefusedError for one that has ended another way."""

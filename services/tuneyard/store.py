@@ -23,6 +23,7 @@ from tuneyard.tables import EVENTS, LIMITS, QUEUE, SWEEPS, TRIALS
 from tuneyard_pipelines.capacity import Shape
 from tuneyard_pipelines.errors import InputError, RefusedError
 
+Mode = Literal["min", "max"]
 LEAD_TTL_S = 10.0
 EVERYBODY = "*"
 """The owner whose limits are those of all who have none of their own."""
@@ -33,7 +34,8 @@ class Entry:
     """A sweep in the queue.
 
     `priority`: 0 to 100, the higher the sooner. `most_trials`: at once; None for as many as fit. `waits_for`: while it
-    is queued, what it waits for. `gpu_ms`: GPU time used so far. `revision`: how often it was written.
+    is queued, what it waits for. `gpu_ms`: GPU time used so far. `revision`: how often it was written. `submit_key`:
+    what its submitter called the submit, so that the same one, sent again, is known again.
     """
 
     job: Job
@@ -48,6 +50,7 @@ class Entry:
     waits_for: str = ""
     gpu_ms: int = 0
     revision: int = 0
+    submit_key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,10 @@ class Limits:
     gpu_hours: float | None = None
 
 
+class UnknownSweepError(InputError):
+    """There is no such sweep in the queue."""
+
+
 class Conflict(RefusedError):
     """Somebody else changed the sweep since it was read."""
 
@@ -160,15 +167,25 @@ class Store:
         self._database.migrate()
 
     def submit(self, entry: Entry, actor: str, now_ms: int) -> Entry:
-        """Put it at the end of the queue. Raises InputError for its priority, RefusedError where its id is taken."""
+        """Put it at the end of the queue; what its owner submitted under the same key before is given as it is now.
+
+        Raises InputError for its priority, RefusedError where its id is taken, or its key for another spec.
+        """
         _check_priority(entry.priority)
         sweep_id = entry.job.sweep_id
         entry = replace(entry, job=replace(entry.job, queued_ms=now_ms), submitted_ms=now_ms, revision=1)
         with self._database.writing() as connection:
+            if (before := _submitted(connection, entry)) is not None:
+                if before.spec_text != entry.spec_text:
+                    raise RefusedError(
+                        f"key {entry.submit_key!r}: sweep {before.job.sweep_id} was submitted under it, with another "
+                        "spec; submit this one under a new key"
+                    )
+                return before
             if _row_of(connection, sweep_id) is not None:
                 raise RefusedError(f"sweep {sweep_id!r} is there already; submit it under a new id")
             connection.execute(sa.insert(SWEEPS).values(_columns(entry)))
-            _happened(connection, sweep_id, actor, "submitted", now_ms, after=entry.job.state)
+            happened(connection, sweep_id, actor, "submitted", now_ms, after=entry.job.state)
         return entry
 
     def get(self, sweep_id: str) -> Entry:
@@ -202,6 +219,7 @@ class Store:
         self,
         states: Iterable[State] | None = None,
         owner: str | None = None,
+        name: str | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
@@ -215,6 +233,8 @@ class Store:
             query = query.where(SWEEPS.c.state.in_(list(states)))
         if owner is not None:
             query = query.where(SWEEPS.c.owner == owner)
+        if name is not None:
+            query = query.where(SWEEPS.c.name == name)
         if after is not None:
             query = query.where(age < _place(after))
         with self._database.reading() as connection:
@@ -262,7 +282,7 @@ class Store:
             _check_lead(connection, lead)
             _write(connection, changed)
             if (job.state, job.reason) != (entry.job.state, entry.job.reason):
-                _happened(
+                happened(
                     connection, job.sweep_id, actor, what, now_ms, entry.job.state, job.state, job.reason, job.message
                 )
         return changed
@@ -294,7 +314,7 @@ class Store:
             changed = replace(entry, priority=priority, revision=entry.revision + 1)
             _write(connection, changed)
             said = f"priority {entry.priority} -> {priority}"
-            _happened(connection, sweep_id, actor, "prioritised", now_ms, message=said)
+            happened(connection, sweep_id, actor, "prioritised", now_ms, message=said)
         return changed
 
     def used_gpu_ms(self, owner: str) -> int:
@@ -322,14 +342,13 @@ class Store:
         sweep_id: str,
         *,
         order: Literal["best", "number"],
-        mode: Literal["min", "max"],
+        mode: Mode,
         limit: int | None = None,
         offset: int = 0,
         state: str | None = None,
     ) -> list[TrialRow]:
         """A page of a sweep's trials. Best first: the highest rung, there by score, those without one last."""
-        score = TRIALS.c.score.desc() if mode == "max" else TRIALS.c.score.asc()
-        best = (sa.func.coalesce(TRIALS.c.rung, -1).desc(), TRIALS.c.score.is_(None), score) if order == "best" else ()
+        best = _best(mode) if order == "best" else ()
         columns = [TRIALS.c[part.name] for part in fields(TrialRow)]
         query = sa.select(*columns).where(_of(sweep_id, state)).order_by(*best, TRIALS.c.number)
         with self._database.reading() as connection:
@@ -340,11 +359,39 @@ class Store:
         with self._database.reading() as connection:
             return connection.execute(query).scalar_one()
 
-    def trial_states(self, sweep_id: str) -> dict[str, int]:
-        """How many of a sweep's trials are in each state."""
-        query = sa.select(TRIALS.c.state, sa.func.count()).where(TRIALS.c.sweep_id == sweep_id).group_by(TRIALS.c.state)
+    def trial_states(self, sweep_ids: Iterable[str]) -> dict[str, dict[str, int]]:
+        """How many of each sweep's trials are in each state."""
+        found: dict[str, dict[str, int]] = {sweep_id: {} for sweep_id in sweep_ids}
+        of = (TRIALS.c.sweep_id, TRIALS.c.state)
+        query = sa.select(*of, sa.func.count()).where(TRIALS.c.sweep_id.in_(list(found))).group_by(*of)
         with self._database.reading() as connection:
-            return {row[0]: row[1] for row in connection.execute(query)}
+            for sweep_id, state, count in connection.execute(query):
+                found[sweep_id][state] = count
+        return found
+
+    def best_trials(self, sweep_ids: Iterable[str], mode: Mode) -> dict[str, TrialRow]:
+        """The best trial of each of these sweeps that has one with a score."""
+        rank = sa.func.row_number().over(partition_by=TRIALS.c.sweep_id, order_by=(*_best(mode), TRIALS.c.number))
+        scored = sa.and_(TRIALS.c.sweep_id.in_(list(sweep_ids)), TRIALS.c.score.is_not(None))
+        ranked = sa.select(TRIALS, rank.label("rank")).where(scored).subquery()
+        columns = [ranked.c[part.name] for part in fields(TrialRow)]
+        query = sa.select(ranked.c.sweep_id, *columns).where(ranked.c.rank == 1)
+        with self._database.reading() as connection:
+            return {row[0]: _trial(row[1:]) for row in connection.execute(query)}
+
+    def counts(self) -> dict[tuple[State, str], int]:
+        """How many sweeps are in each state for each reason."""
+        of = (SWEEPS.c.state, SWEEPS.c.reason)
+        with self._database.reading() as connection:
+            rows = connection.execute(sa.select(*of, sa.func.count()).group_by(*of)).all()
+        return {(state, reason): count for state, reason, count in rows}
+
+    def running_trials(self) -> int:
+        """Of all sweeps that may have a driver."""
+        active = sa.select(SWEEPS.c.sweep_id).where(SWEEPS.c.state.in_(sorted(ACTIVE)))
+        query = sa.select(sa.func.count()).where(TRIALS.c.state == "running", TRIALS.c.sweep_id.in_(active))
+        with self._database.reading() as connection:
+            return connection.execute(query).scalar_one()
 
     def events(self, sweep_id: str | None, after: int = 0, limit: int = 100) -> list[Event]:
         """Of a sweep, or of the queue itself (None), oldest first: those whose id is higher than `after`.
@@ -365,7 +412,7 @@ class Store:
     def note(self, sweep_id: str | None, actor: str, what: str, message: str, now_ms: int) -> None:
         """An event that changes nothing."""
         with self._database.writing() as connection:
-            _happened(connection, sweep_id, actor, what, now_ms, message=message)
+            happened(connection, sweep_id, actor, what, now_ms, message=message)
 
     def take_lead(
         self, holder: str, token: str, now_ms: int, *, clock_s: float, rival: Rival | None = None
@@ -387,7 +434,7 @@ class Store:
                 sa.update(QUEUE).values(lead_holder=holder, lead_token=token, lead_beat=QUEUE.c.lead_beat + 1)
             )
             said = f"{seen.holder} was silent for {LEAD_TTL_S:.0f} s" if seen.token not in ("", token) else ""
-            _happened(connection, None, holder, "leads", now_ms, message=said)
+            happened(connection, None, holder, "leads", now_ms, message=said)
         return Lead(holder, token)
 
     def beat(self, lead: Lead) -> None:
@@ -406,7 +453,7 @@ class Store:
         """Nothing is started from now on; paused already, the reason is the new one."""
         with self._database.writing() as connection:
             connection.execute(sa.update(QUEUE).values(pause_reason=reason, pause_ms=now_ms, pause_by=actor))
-            _happened(connection, None, actor, "paused", now_ms, message=reason)
+            happened(connection, None, actor, "paused", now_ms, message=reason)
 
     def go_on(self, actor: str, now_ms: int) -> None:
         """Not paused, nothing changes."""
@@ -414,7 +461,7 @@ class Store:
             paused = QUEUE.c.pause_reason.is_not(None)
             ended = sa.update(QUEUE).where(paused).values(pause_reason=None, pause_ms=None, pause_by=None)
             if connection.execute(ended).rowcount:
-                _happened(connection, None, actor, "resumed", now_ms)
+                happened(connection, None, actor, "resumed", now_ms)
 
     def paused(self) -> Pause | None:
         query = sa.select(QUEUE.c.pause_reason, QUEUE.c.pause_ms, QUEUE.c.pause_by)
@@ -427,7 +474,7 @@ class Store:
         if limits is None:
             with self._database.writing() as connection:
                 connection.execute(sa.delete(LIMITS).where(LIMITS.c.owner == owner))
-                _happened(connection, None, actor, "limited", now_ms, message=f"{owner}: as everybody")
+                happened(connection, None, actor, "limited", now_ms, message=f"{owner}: as everybody")
             return
         for name, value in asdict(limits).items():
             if value is not None and not 0 <= value < math.inf:
@@ -436,7 +483,7 @@ class Store:
             connection.execute(sa.delete(LIMITS).where(LIMITS.c.owner == owner))
             connection.execute(sa.insert(LIMITS).values(owner=owner, **asdict(limits)))
             told = (f"{name} {'any' if value is None else f'{value:g}'}" for name, value in asdict(limits).items())
-            _happened(connection, None, actor, "limited", now_ms, message=f"{owner}: {', '.join(told)}")
+            happened(connection, None, actor, "limited", now_ms, message=f"{owner}: {', '.join(told)}")
 
     def limits(self) -> Mapping[str, Limits]:
         """Of each owner that has some of their own, and of `EVERYBODY` for the others."""
@@ -465,6 +512,15 @@ def _row_of(connection: sa.Connection, sweep_id: str) -> sa.RowMapping | None:
     return connection.execute(sa.select(SWEEPS).where(SWEEPS.c.sweep_id == sweep_id)).mappings().one_or_none()
 
 
+def _submitted(connection: sa.Connection, entry: Entry) -> Entry | None:
+    """What the entry's owner submitted under its key before."""
+    if entry.submit_key is None:
+        return None
+    mine = sa.and_(SWEEPS.c.owner == entry.owner, SWEEPS.c.submit_key == entry.submit_key)
+    row = connection.execute(sa.select(SWEEPS).where(mine)).mappings().one_or_none()
+    return None if row is None else _entry(row)
+
+
 def _entry_of(connection: sa.Connection, sweep_id: str) -> Entry:
     row = _row_of(connection, sweep_id)
     if row is None:
@@ -473,7 +529,7 @@ def _entry_of(connection: sa.Connection, sweep_id: str) -> Entry:
 
 
 def _unknown(sweep_id: str) -> InputError:
-    return InputError(f"sweep {sweep_id!r}: not in the queue; see those that are: tuneyard sweep list")
+    return UnknownSweepError(f"sweep {sweep_id!r}: not in the queue; see those that are: tuneyard sweep list")
 
 
 def _entry(row: sa.RowMapping) -> Entry:
@@ -517,7 +573,7 @@ def _write(connection: sa.Connection, entry: Entry) -> None:
         )
 
 
-def _happened(
+def happened(
     connection: sa.Connection,
     sweep_id: str | None,
     actor: str,
@@ -540,6 +596,12 @@ def _happened(
             message=message,
         )
     )
+
+
+def _best(mode: Mode) -> tuple[sa.ColumnElement[Any], ...]:
+    """The best trial first: the highest rung, there by score, those without one last."""
+    score = TRIALS.c.score.desc() if mode == "max" else TRIALS.c.score.asc()
+    return sa.func.coalesce(TRIALS.c.rung, -1).desc(), TRIALS.c.score.is_(None), score
 
 
 def _of(sweep_id: str, state: str | None) -> sa.ColumnElement[bool]:

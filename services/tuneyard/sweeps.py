@@ -6,9 +6,10 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from tuneyard_pipelines import control, lease, report, standing, tracking
 from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.journal import FAILURES, Header, SweepFolder, SweepState, TrialState
 from tuneyard_pipelines.plan import plan
-from tuneyard_pipelines.spec import Scalar, short_name
+from tuneyard_pipelines.spec import Scalar, SweepSpec, parse, short_name
 
 if TYPE_CHECKING:
     from tuneyard.store import Entry, Event, Store, TrialRow
@@ -78,7 +79,7 @@ class View:
 
     @property
     def counted(self) -> str:
-        return ", ".join(f"{count} {state}" for state, count in sorted(self.trial_states.items())) or "none"
+        return counted(self.trial_states)
 
     @property
     def best(self) -> Row | None:
@@ -88,8 +89,7 @@ class View:
 
     @property
     def best_text(self) -> str:
-        best = self.best
-        return f"{best.trial} {self.metric} {best.score:.4g}" if best and best.score is not None else ""
+        return best_text(self.best, self.metric)
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "leaderboard": [row.to_dict() for row in self.leaderboard]}
@@ -147,6 +147,53 @@ class View:
         ]
 
 
+@dataclass(frozen=True)
+class Listed:
+    """A sweep as a list shows it. What concerns the queue is as of one that is in none, where it is local."""
+
+    sweep_id: str
+    name: str
+    state: str
+    created_ms: int
+    metric: str
+    trial_states: Mapping[str, int]
+    best: Row | None
+    where: str = "local"
+    reason: str = ""
+    owner: str = ""
+    priority: int | None = None
+    waits_for: str = ""
+    attempt: int | None = None
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    gpu_hours: float = 0.0
+
+    @classmethod
+    def of(cls, view: View) -> Listed:
+        """A local one."""
+        best = view.best
+        return cls(view.sweep_id, view.name, view.state, view.created_ms, view.metric, view.trial_states, best)
+
+    @property
+    def counted(self) -> str:
+        return counted(self.trial_states)
+
+    @property
+    def best_text(self) -> str:
+        return best_text(self.best, self.metric)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "best": self.best.to_dict() if self.best else None}
+
+
+def counted(trial_states: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in sorted(trial_states.items())) or "none"
+
+
+def best_text(best: Row | None, metric: str) -> str:
+    return f"{best.trial} {metric} {best.score:.4g}" if best and best.score is not None else ""
+
+
 def all_folders(home: Path) -> list[SweepFolder]:
     """The folders of all accepted sweeps, newest first."""
     folders = [SweepFolder(path.parent) for path in (home / "sweeps").glob("*/sweep.json")]
@@ -197,30 +244,57 @@ def look(folder: SweepFolder) -> View:
     )
 
 
-def queued_views(store: Store, home: Path, warn: Callable[[str], None]) -> list[View]:
-    """All sweeps of the queue, newest first; `warn` is told of those that cannot be read."""
-    found: list[View] = []
-    after = None
-    while True:
-        page = store.entries(after=after)
-        for entry in page.entries:
-            try:
-                found.append(queued_view(store, entry, home, leaderboard=1))
-            except InputError as error:
-                warn(str(error))
-        if (after := page.after) is None:
-            return found
+def listed(store: Store, entries: Sequence[Entry]) -> list[Listed]:
+    """Sweeps of the queue by what the database knows, in the order given."""
+    specs = {entry.job.sweep_id: stored_spec(entry.spec_text) for entry in entries}
+    states = store.trial_states(specs)
+    best: dict[str, TrialRow] = {}
+    for mode in ("min", "max"):
+        if ids := [sweep_id for sweep_id, spec in specs.items() if spec.mode == mode]:
+            best |= store.best_trials(ids, mode)
+    return [
+        Listed(
+            sweep_id=entry.job.sweep_id,
+            name=entry.name,
+            state=entry.job.state,
+            created_ms=entry.submitted_ms,
+            metric=specs[entry.job.sweep_id].metric,
+            trial_states=states[entry.job.sweep_id],
+            best=_stored_row(best[entry.job.sweep_id]) if entry.job.sweep_id in best else None,
+            where="queued",
+            reason=entry.job.reason,
+            owner=entry.owner,
+            priority=entry.priority,
+            waits_for=entry.waits_for,
+            attempt=entry.job.attempt,
+            started_ms=entry.job.started_ms,
+            ended_ms=entry.job.ended_ms,
+            gpu_hours=entry.gpu_ms / 3_600_000,
+        )
+        for entry in entries
+    ]
+
+
+@lru_cache(maxsize=1000)
+def stored_spec(text: str) -> SweepSpec:
+    """The spec of a sweep in the queue."""
+    return parse(text, file="spec.yaml")
 
 
 def queued_view(store: Store, entry: Entry, home: Path, *, leaderboard: int | None = None) -> View:
     """A sweep of the queue by what the database knows, with so many of its best trials; all for None."""
     from tuneyard.jobs import ENDED, REASONS
-    from tuneyard_pipelines.spec import parse
 
     job, folder = entry.job, SweepFolder(home / "sweeps" / entry.job.sweep_id)
-    spec = parse(entry.spec_text, file=str(folder.path / "spec.yaml"))
+    spec = stored_spec(entry.spec_text)
     begun = (folder.path / "sweep.json").exists()
-    header, state = (folder.header(), folder.state()) if begun else (None, SweepState())
+    header, state, warning = None, SweepState(), ""
+    if begun:
+        try:
+            header, state = folder.header(), folder.state()
+            warning = outage_text(folder, header)
+        except InputError as damaged:  # the database's part is right all the same
+            warning = without_passwords(str(damaged))
     reported = folder.report / report.PAGE
     return View(
         sweep_id=job.sweep_id,
@@ -235,15 +309,15 @@ def queued_view(store: Store, entry: Entry, home: Path, *, leaderboard: int | No
         leaderboard=tuple(
             _stored_row(row) for row in store.trials(job.sweep_id, order="best", mode=spec.mode, limit=leaderboard)
         ),
-        trial_states=store.trial_states(job.sweep_id),
+        trial_states=store.trial_states([job.sweep_id])[job.sweep_id],
         asked=asked(header, folder) if header else spec.search.trials,
         test=dict(state.scored.metrics) if state.scored else {},
         scored=state.scored.trial if state.scored else None,
         model=f"{state.registered.name} version {state.registered.version}" if state.registered else None,
         candidate=state.registered.candidate if state.registered else "",
         elsewhere=not is_default(home, header.tracking_uri) if header else False,
-        resumable=job.state in ENDED and begun and unfinished(folder),
-        warning=outage_text(folder, header) if header else "",
+        resumable=job.state in ENDED and header is not None and unfinished(folder),
+        warning=warning,
         where="queued",
         history=tuple(_told(event) for event in store.last_events(job.sweep_id, HISTORY)),
         queue={
@@ -254,15 +328,6 @@ def queued_view(store: Store, entry: Entry, home: Path, *, leaderboard: int | No
             "attempt": job.attempt,
         },
     )
-
-
-def goes_on(folder: SweepFolder, entry: Entry | None) -> bool:
-    """Whether more may come of it without being asked for."""
-    if entry is not None:
-        from tuneyard.jobs import ENDED
-
-        return entry.job.state not in ENDED
-    return lease.driven(folder.path)
 
 
 def outage_text(folder: SweepFolder, header: Header) -> str:

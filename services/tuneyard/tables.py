@@ -52,9 +52,11 @@ SWEEPS = sa.Table(
     _column("waits_for", _Words),
     _column("gpu_ms", sa.BigInteger),
     _column("revision", sa.Integer),
+    sa.Column("submit_key", _Words),
     sa.Index("sweeps_by_age", "submitted_ms", "sweep_id"),
     sa.Index("sweeps_by_state", "state"),
     sa.Index("sweeps_by_owner", "owner"),
+    sa.Index("sweeps_by_submit_key", "owner", "submit_key", unique=True),
 )
 TRIALS = sa.Table(
     "trials",
@@ -108,4 +110,17 @@ LIMITS = sa.Table(
     sa.Column("sweeps", sa.Integer),
     sa.Column("gpus", sa.Integer),
     sa.Column("gpu_hours", sa.Double),
+)
+TOKENS = sa.Table(
+    "tokens",
+    METADATA,
+    sa.Column("token_id", _Words, primary_key=True),
+    _column("name", _Words),
+    _column("role", _Words),
+    _column("digest", _Words),
+    _column("created_ms", sa.BigInteger),
+    _column("created_by", _Words),
+    sa.Column("expires_ms", sa.BigInteger),
+    sa.Column("used_ms", sa.BigInteger),
+    sa.Column("revoked_ms", sa.BigInteger),
 )

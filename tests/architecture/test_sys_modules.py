@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "pytorch_lightning", "torchmetrics", "ray", "datasets", "tokenizers", "optuna", "tuneyard_modules"}
-HELP_CPU_S = 0.4
+HELP_RATIO = 3.0
 
 
 def open_rooms() -> list[str]:
@@ -59,14 +59,18 @@ def test_a_model_is_registered_without_torch() -> None:
 def test_an_unknown_public_name_is_told_with_those_that_exist() -> None:
     import tuneyard
 
-    with pytest.raises(AttributeError, match=r"no attribute 'Sweeps'; it has Progress, Sweep, .*run_sweep"):
+    with pytest.raises(AttributeError, match=r"no attribute 'Sweeps'; it has Client, Progress, Sweep, .*run_sweep"):
         tuneyard.__getattr__("Sweeps")
     assert set(dir(tuneyard)) == set(tuneyard.__all__)
 
 
 def test_help_is_quick() -> None:
+    """Measured against its bare library: machines differ, and so does one machine from hour to hour."""
     command = Path(sys.executable).with_name("tuneyard")
-    assert min(_cpu_s(command, "--help") for _ in range(3)) <= HELP_CPU_S
+    bare_s, help_s = zip(
+        *((_cpu_s(sys.executable, "-c", "import typer"), _cpu_s(command, "--help")) for _ in range(3)), strict=True
+    )
+    assert min(help_s) <= HELP_RATIO * min(bare_s)
 
 
 def _cpu_s(*command: str | Path) -> float:

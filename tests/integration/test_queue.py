@@ -113,7 +113,7 @@ def test_q4_q5_r1_a_sweep_outlives_its_driver_and_its_cluster(platform: Platform
     runs = runs_of(platform.uri, platform.queue.folder(entry.job.sweep_id))
     assert len(runs) == 9
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
-    assert platform.queue.store.trial_states(entry.job.sweep_id) == {"completed": 8}
+    assert platform.queue.store.trial_states([entry.job.sweep_id]) == {entry.job.sweep_id: {"completed": 8}}
 
 
 def test_q7_cancel_at_any_point_ends_in_one_state(platform: Platform) -> None:

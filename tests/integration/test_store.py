@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -139,7 +140,7 @@ def test_tables_of_a_newer_version_are_refused(url: str, store: Store) -> None:
     database = Database(url)
     with database.writing() as connection:
         connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
-    with pytest.raises(RefusedError, match="of version 9999, this Tuneyard knows 0001 at most; install the newer"):
+    with pytest.raises(RefusedError, match="of version 9999, this Tuneyard knows 0002 at most; install the newer"):
         store.migrate()
     database.close()
 
@@ -244,6 +245,22 @@ def test_an_id_is_taken_once(store: Store) -> None:
 def test_of_an_id_submitted_twice_at_once_there_is_one(store: Store) -> None:
     answers = at_once(*(lambda: store.submit(entry("a"), "ada", 1) for _ in range(4)))
     assert sorted(type(answer).__name__ for answer in answers) == ["Entry", *["RefusedError"] * 3]
+
+
+def test_q2_a_submit_under_the_same_key_is_the_same_sweep(store: Store) -> None:
+    first = store.submit(replace(entry("a"), submit_key="k"), "ada", 1)
+    assert store.submit(replace(entry("b"), submit_key="k"), "ada", 2) == first
+    assert store.submit(replace(entry("c", owner="bob"), submit_key="k"), "bob", 3).job.sweep_id == "c", "another's key"
+    with pytest.raises(RefusedError, match="key 'k': sweep a was submitted under it, with another spec"):
+        store.submit(replace(entry("d"), submit_key="k", spec_text="other"), "ada", 4)
+    assert ids(store.waiting()) == ["a", "c"]
+    assert [event.what for event in store.events("a")] == ["submitted"]
+
+
+def test_q2_of_submits_under_one_key_at_once_there_is_one_sweep(store: Store) -> None:
+    answers = at_once(*(partial(store.submit, replace(entry(f"s{n}"), submit_key="k"), "ada", 1) for n in range(6)))
+    assert len({answer.job.sweep_id for answer in answers if isinstance(answer, Entry)}) == 1
+    assert len(store.waiting()) == 1
 
 
 @pytest.mark.parametrize("priority", [-1, 101])
@@ -481,6 +498,7 @@ def test_events_are_read_from_where_one_left_off(store: Store) -> None:
 WRITE = """
 import sys
 from dataclasses import replace
+from functools import partial
 from tuneyard.jobs import Job
 from tuneyard.store import Conflict, Entry, Shape, Store
 store = Store.open(sys.argv[1])
@@ -696,10 +714,8 @@ def test_a_database_that_the_server_does_not_have_is_the_urls_fault(postgres: Po
         Store.open(url).migrate()
 
 
-def test_a_server_that_was_killed_and_is_back_goes_on_with_all_it_took(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    server = Postgres(tmp_path_factory.mktemp("killed") / "data")
+def test_a_server_that_was_killed_and_is_back_goes_on_with_all_it_took() -> None:
+    server = Postgres()
     try:
         store = Store.open(server.url())
         store.migrate()

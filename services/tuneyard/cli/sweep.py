@@ -15,13 +15,12 @@ import typer
 
 from tuneyard import requests, settings
 from tuneyard.cli.output import Json, Mlflow, Set, reporting, table, when
-from tuneyard.cli.queue import find_queue, queued, state_text, the_queue
+from tuneyard.cli.service import find_client, local_folders, queued, state_text, the_client
 from tuneyard_pipelines.errors import UNWRITABLE, InputError, RefusedError, TuneyardError, UnreachableError
 
 if TYPE_CHECKING:
-    from tuneyard.queue import Queue
-    from tuneyard.store import Entry
-    from tuneyard.sweeps import View
+    from tuneyard.client import Client
+    from tuneyard.sweeps import Listed, View
     from tuneyard_pipelines.control import Request
     from tuneyard_pipelines.journal import SweepFolder
 
@@ -35,6 +34,7 @@ Priority = Annotated[
     int, typer.Option("--priority", min=0, max=100, help="The higher, the sooner; then the older first.")
 ]
 LOOK_S = 0.5
+MOST_TRIALS = 100_000  # that are shown
 Id = Annotated[str, typer.Argument(metavar="ID", help="A sweep's id, or enough of its beginning.")]
 
 
@@ -94,25 +94,25 @@ def submit(
     from tuneyard_pipelines.spec import load
 
     loaded = load(spec, overrides)
-    queue = the_queue()
-    entry = queue.submit(loaded, priority=priority)
-    print(f"sweep {entry.job.sweep_id} ({entry.name}) is queued; see it with: tuneyard sweep show {entry.job.sweep_id}")
+    client = the_client()
+    sweep = client.submit(loaded.text(), priority=priority)
+    print(f"sweep {sweep.sweep_id} ({sweep.name}) is queued; see it with: tuneyard sweep show {sweep.sweep_id}")
     if wait:
-        _wait(queue, entry)
+        _wait(client, sweep.sweep_id)
 
 
 @app.command()
 def cancel(sweep_id: Id) -> None:
     """Give up a sweep of the queue, whatever it is doing; what it has so far stays in its folder."""
-    queue, entry = _in_queue(sweep_id)
-    _said(queue.cancel(entry.job.sweep_id))
+    client, view = _in_queue(sweep_id)
+    _said(client.cancel(view.sweep_id))
 
 
 @app.command("set")
 def set_(sweep_id: Id, priority: Priority) -> None:
     """Move a sweep of the queue up or down."""
-    queue, entry = _in_queue(sweep_id)
-    _said(queue.prioritise(entry.job.sweep_id, priority))
+    client, view = _in_queue(sweep_id)
+    _said(client.prioritise(view.sweep_id, priority))
 
 
 @app.command()
@@ -121,16 +121,17 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", help="Print what is added, until the sweep has ended.")] = False,
 ) -> None:
     """What the sweep's driver said; kept in its folder, also when the cluster is gone."""
-    from tuneyard import sweeps
-    from tuneyard_pipelines.journal import SweepFolder
+    if found := queued(sweep_id):
+        for text in found[0].logs(found[1].sweep_id, follow=follow):
+            print(text, end="", flush=True)
+        return
+    from tuneyard_pipelines import lease
 
-    found = queued(sweep_id)
-    home = settings.find_home()
-    folder = SweepFolder(home / "sweeps" / found[1].job.sweep_id) if found else sweeps.find(home, sweep_id)
+    folder = _find(sweep_id)
     log = folder.path / "driver.log"
     offset = 0
     while True:
-        ended = not sweeps.goes_on(folder, found[0].store.get(folder.sweep_id) if found else None)
+        ended = not lease.driven(folder.path)
         if log.exists():
             with log.open("rb") as source:
                 source.seek(offset)
@@ -147,7 +148,7 @@ def logs(
 def resume(sweep_id: Id) -> None:
     """Go on with what is unfinished in a sweep, one that was stopped included."""
     if found := queued(sweep_id):
-        _said(found[0].resume(found[1].job.sweep_id))
+        _said(found[0].resume(found[1].sweep_id))
         return
     folder = _find(sweep_id)
     requests.ask(folder, requests.resume(folder))
@@ -158,7 +159,7 @@ def resume(sweep_id: Id) -> None:
 def stop(sweep_id: Id) -> None:
     """Finish now: what trains is validated once more, the best so far is scored and registered."""
     if found := queued(sweep_id):
-        _said(found[0].stop(found[1].job.sweep_id))
+        _said(found[0].stop(found[1].sweep_id))
         return
     folder = _find(sweep_id)
     _ask(folder, requests.stop(folder))
@@ -171,7 +172,7 @@ def extend(
 ) -> None:
     """Try so many more points, whether the sweep runs or has ended."""
     if found := queued(sweep_id):
-        _said(found[0].extend(found[1].job.sweep_id, trials))
+        _said(found[0].extend(found[1].sweep_id, trials))
         return
     folder = _find(sweep_id)
     _ask(folder, requests.extend(folder, trials))
@@ -187,7 +188,7 @@ def add(
 ) -> None:
     """Try these points, too, whether the sweep runs or has ended."""
     if found := queued(sweep_id):
-        _said(found[0].add(found[1].job.sweep_id, points))
+        _said(found[0].add(found[1].sweep_id, points))
         return
     folder = _find(sweep_id)
     _ask(folder, requests.add(folder, points))
@@ -197,7 +198,7 @@ def add(
 def retry(sweep_id: Id) -> None:
     """Run the trials that failed again, from their last checkpoints."""
     if found := queued(sweep_id):
-        _said(found[0].retry(found[1].job.sweep_id))
+        _said(found[0].retry(found[1].sweep_id))
         return
     folder = _find(sweep_id)
     _ask(folder, requests.retry(folder))
@@ -239,34 +240,28 @@ def list_(as_json: Json = False) -> None:
     from tuneyard import sweeps
 
     home = settings.find_home()
-
-    def warn(message: str) -> None:
-        print(f"warning: {message}", file=sys.stderr)
-
-    found: list[sweeps.View] = []
-    known: set[str] = set()
+    client = find_client()
+    found: list[sweeps.Listed] = []
     try:
-        if (queue := find_queue()) is not None:
-            found = sweeps.queued_views(queue.store, home, warn)
-            known = queue.store.ids()
+        if client is not None:
+            found += client.sweeps()
     except UnreachableError as error:  # the local ones can be seen all the same
-        warn(str(error))
-    for folder in sweeps.all_folders(home):
-        if folder.sweep_id in known:
-            continue
+        _warn(error)
+    for folder in local_folders():
         try:
-            found.append(sweeps.look(folder))
+            found.append(sweeps.Listed.of(sweeps.look(folder)))
         except InputError as error:  # one damaged folder hides no other
-            warn(str(error))
-    found.sort(key=lambda view: view.created_ms, reverse=True)
+            _warn(error)
+    found.sort(key=lambda sweep: sweep.created_ms, reverse=True)
     if as_json:
-        print(json.dumps([view.to_dict() for view in found]))
+        print(json.dumps([sweep.to_dict() for sweep in found]))
     elif not found:
-        print(f"no sweeps in {home / 'sweeps'}; start one with: tuneyard sweep run SPEC")
+        service = f" and none at {client.url}" if client else ""
+        print(f"no sweeps in {home / 'sweeps'}{service}; start one with: tuneyard sweep run SPEC")
     else:
         rows = [
-            (view.sweep_id, view.name, view.state, view.counted, view.best_text, when(view.created_ms), view.where)
-            for view in found
+            (one.sweep_id, one.name, one.state, one.counted, one.best_text, when(one.created_ms), one.where)
+            for one in found
         ]
         table(("id", "name", "state", "trials", "best", "created", "where"), rows)
 
@@ -274,7 +269,7 @@ def list_(as_json: Json = False) -> None:
 @app.command()
 def show(sweep_id: Id, as_json: Json = False) -> None:
     """One sweep: its state, its best trial, where its runs are, what to do next."""
-    view = _view(sweep_id)
+    view = _view(sweep_id, trials=1)
     if as_json:
         print(json.dumps(view.to_dict()))
     else:
@@ -284,7 +279,7 @@ def show(sweep_id: Id, as_json: Json = False) -> None:
 @app.command()
 def trials(sweep_id: Id, as_json: Json = False) -> None:
     """The trials of a sweep, best first."""
-    view = _view(sweep_id)
+    view = _view(sweep_id, trials=MOST_TRIALS)
     if as_json:
         print(json.dumps([row.to_dict() for row in view.leaderboard]))
     elif not view.leaderboard:
@@ -319,45 +314,53 @@ def _what_is_left(accepted: Sequence[SweepFolder]) -> str:
     return f"go on with: tuneyard sweep resume {accepted[0].sweep_id}" if accepted else ""
 
 
-def _view(sweep_id: str) -> View:
-    """Of a sweep of the queue, or of a local one."""
+def _view(sweep_id: str, *, trials: int) -> View:
+    """Of a sweep of the service's, with so many of its trials, or of a local one."""
     from tuneyard import sweeps
 
-    home = settings.find_home()
-    if found := queued(sweep_id):
-        return sweeps.queued_view(found[0].store, found[1], home)
-    return sweeps.look(sweeps.find(home, sweep_id))
+    if found := queued(sweep_id, trials=trials):
+        return found[1]
+    return sweeps.look(_find(sweep_id))
 
 
-def _in_queue(sweep_id: str) -> tuple[Queue, Entry]:
+def _in_queue(sweep_id: str) -> tuple[Client, View]:
     found = queued(sweep_id)
     if found is None:
         raise InputError(f"sweep {sweep_id!r}: not in the queue; see those that are with: tuneyard queue show")
     return found
 
 
-def _said(entry: Entry) -> None:
+def _said(sweep: Listed) -> None:
     """What became of it."""
-    job = entry.job
-    print(f"sweep {job.sweep_id} ({entry.name}) is {state_text(entry)}; priority {entry.priority}")
+    print(f"sweep {sweep.sweep_id} ({sweep.name}) is {state_text(sweep)}; priority {sweep.priority}")
 
 
-def _wait(queue: Queue, entry: Entry) -> None:
-    """Until it has ended; says each new state. Exit 1 unless it succeeded."""
+def _warn(error: TuneyardError) -> None:
+    print(f"warning: {settings.without_passwords(str(error))}", file=sys.stderr)
+
+
+def _wait(client: Client, sweep_id: str) -> None:
+    """Until it has ended; says each new state, and when the service is silent. Exit 1 unless it succeeded."""
     from tuneyard.jobs import ENDED
 
     said = ""
     while True:
-        entry = queue.store.get(entry.job.sweep_id)
-        now = f"{state_text(entry)}{f': {entry.waits_for}' if entry.waits_for else ''}"
+        try:
+            view = client.sweep(sweep_id)
+        except UnreachableError as silent:  # the sweep goes on without us, and so we wait
+            now, ended = str(silent), False
+        else:
+            why, waits_for = view.queue["reason"], view.queue["waits_for"]
+            now = f"{view.state}{f' ({why})' if why else ''}{f': {waits_for}' if waits_for else ''}"
+            ended = view.state in ENDED
         if now != said:
             print(now, flush=True)
             said = now
-        if entry.job.state in ENDED:
+        if ended:
             break
         time.sleep(LOOK_S)
-    if entry.job.state != "succeeded":
-        raise TuneyardError(f"sweep {entry.job.sweep_id} {entry.job.state}: {entry.job.message or entry.job.reason}")
+    if view.state != "succeeded":
+        raise TuneyardError(f"sweep {sweep_id} {view.state}: {view.message or view.queue['reason']}")
 
 
 def _find(sweep_id: str) -> SweepFolder:

@@ -472,7 +472,7 @@ def test_what_a_limit_left_it_once_is_not_all_it_gets_later(make: Callable[..., 
 def test_a_spec_that_went_missing_is_written_again(make: Callable[..., Team]) -> None:
     team = make()
     sweep_id = team.submit(**ONE)
-    spec = team.queue.folder(sweep_id).path / "spec.yaml"
+    spec = team.queue.folder(sweep_id).submitted
     text = spec.read_text()
     spec.unlink()
     team.step()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from driven_sweep import SPEC, DrivenSweep
+from service import serving
 
-from tuneyard import jobs
+from tuneyard import jobs, logins
 from tuneyard.jobs import DriverEnd
 from tuneyard.queue import Queue
 from tuneyard.store import Store
@@ -20,16 +21,13 @@ MakeSweep = Callable[..., DrivenSweep]
 
 
 @pytest.fixture
-def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Queue:
-    """The queue of the home in which the commands run, as a dispatcher leaves it."""
-    monkeypatch.setenv("USER", "ann")
-    monkeypatch.setenv("LOGNAME", "ann")
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    """The queue behind the service of the home in which the commands run, as ann, an admin."""
     home = tmp_path / ".tuneyard"
-    home.mkdir()
-    store = Store.open(f"sqlite:///{home / 'queue.db'}")
-    store.migrate()
     (tmp_path / "spec.yaml").write_text(SPEC)
-    return Queue(store, home, "ann")
+    with serving(home) as served:
+        logins.keep(home, logins.Login(served.url, served.token("ann", "admin")))
+        yield Queue(served.service.store, home, "ann")
 
 
 def submitted(cli: Cli, *options: str) -> str:
@@ -42,7 +40,7 @@ def test_a_submitted_sweep_waits_and_is_shown_as_such(cli: Cli, queue: Queue) ->
     sweep_id = submitted(cli, "--priority", "70", "--set", "search.trials=2")
     entry = queue.store.get(sweep_id)
     assert (entry.job.state, entry.owner, entry.priority, entry.name) == ("queued", "ann", 70, "dates")
-    assert "trials: 2" in (queue.folder(sweep_id).path / "spec.yaml").read_text()
+    assert "trials: 2" in queue.folder(sweep_id).submitted.read_text()
     facts = dict(line.split(maxsplit=1) for line in cli("sweep", "show", sweep_id[:4]).out.splitlines())
     assert facts["sweep"] == f"{sweep_id} (dates), queued"
     assert (facts["owner"], facts["priority"]) == ("ann", "70")
@@ -119,12 +117,12 @@ def test_an_id_that_begins_like_that_of_a_local_sweep_is_not_guessed(
     assert queue.store.get(sweep_id).job.state == "queued"
 
 
-def test_a_damaged_sweep_hides_no_other_of_the_queue(cli: Cli, queue: Queue) -> None:
+def test_a_damaged_sweep_hides_no_other_of_the_queue_and_says_what_is_wrong(cli: Cli, queue: Queue) -> None:
     bad, good = submitted(cli), submitted(cli)
     (queue.folder(bad).path / "sweep.json").write_text("{")
-    done = cli("sweep", "list", "--json")
-    assert [view["sweep_id"] for view in json.loads(done.out)] == [good]
-    assert bad in done.err
+    assert [sweep["sweep_id"] for sweep in json.loads(cli("sweep", "list", "--json").out)] == [good, bad]
+    facts = dict(line.split(maxsplit=1) for line in cli("sweep", "show", bad).out.splitlines())
+    assert "sweep.json" in facts["warning"]
 
 
 @pytest.mark.parametrize(
@@ -148,12 +146,25 @@ def test_bad_input_is_refused_and_leaves_nothing(cli: Cli, queue: Queue, words: 
     assert list((queue.home / "sweeps").glob("*")) == []
 
 
-def test_without_a_queue_it_is_said_how_to_have_one(cli: Cli, tmp_path: Path) -> None:
+def test_without_a_service_it_is_said_how_to_have_one(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     done = cli("sweep", "submit", "spec.yaml")
     assert done.code == 2
-    assert "python -m tuneyard.dispatcher" in done.err
+    assert "tuneyard up" in done.err
+    assert "tuneyard login URL" in done.err
     assert not (tmp_path / ".tuneyard").exists()
+
+
+def test_while_the_service_is_away_local_sweeps_are_shown_and_no_others(
+    cli: Cli, tmp_path: Path, make_sweep: MakeSweep
+) -> None:
+    make_sweep().close("interrupted")
+    logins.keep(tmp_path / ".tuneyard", logins.Login("http://127.0.0.1:9", "ty_x"))
+    listed = cli("sweep", "list", "--json")
+    assert [sweep["where"] for sweep in json.loads(listed.out)] == ["local"]
+    assert "the service at http://127.0.0.1:9 does not answer" in listed.err
+    assert cli("sweep", "show", "5eed").code == 0
+    assert cli("sweep", "show", "abc").code == 3
 
 
 def test_waiting_ends_with_the_sweep(cli: Cli, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ def test_a_password_is_never_shown(cli: Cli, make_sweep: MakeSweep, monkeypatch:
     assert "warning" in warned.out
     said = [warned]
     (made.folder.path / "shipped").write_text("1")
-    said += [cli("sweep", command, *words) for command, *words in (("show", "5eed"), ("list", "--json"))]
+    said += [cli("sweep", "show", "5eed", *words) for words in ((), ("--json",))]
     said.append(cli("model", "list", "--mlflow", SECRET))
     said.append(cli("model", "list", "--mlflow", SECRET.replace("postgresql", "oracle")))
     assert [done.code for done in said] == [0, 0, 0, 3, 2]

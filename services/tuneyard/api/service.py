@@ -1,0 +1,181 @@
+"""What the routes stand on: the service's parts, who asks, and what that person may do."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from fastapi import Depends, Request
+
+from tuneyard import settings
+from tuneyard.accounts import NAME, Accounts, Person, Role
+from tuneyard.api.problems import NotAllowedError, StrangerError
+from tuneyard.database import Database
+from tuneyard.queue import Queue
+from tuneyard.ray_jobs import RayJobs, find_token
+from tuneyard.store import Entry, Store
+from tuneyard_pipelines.errors import InputError
+
+log = logging.getLogger(__name__)
+LONGEST_WAIT_S = 5.0  # for who tried one wrong token after another
+ADDRESSES = 10_000  # of which it is remembered how often they were wrong
+LISTEN = "127.0.0.1:8700"
+
+
+@dataclass(frozen=True)
+class TrustedHeader:
+    """A header in which one of these proxies names a person who has logged in with it, and the role of such people."""
+
+    name: str
+    proxies: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
+    role: Role = "submitter"
+
+    def person(self, request: Request) -> Person | None:
+        """None for a request that no such proxy brings, and for one without the header."""
+        named = request.headers.get(self.name)
+        if named is None or request.client is None:
+            return None
+        address = ipaddress.ip_address(request.client.host)
+        if not any(address in network for network in self.proxies):
+            return None
+        if NAME.fullmatch(named) is None:
+            raise StrangerError(f"header {self.name}: found {named[:80]!r}, which is no name of a person")
+        return Person(named, self.role)
+
+
+@dataclass
+class Slowdown:
+    """How long who has been wrong must wait for the next answer: twice as long each time."""
+
+    wrong: OrderedDict[str, int] = field(default_factory=OrderedDict)
+
+    def wait_s(self, address: str) -> float:
+        count = self.wrong.get(address, 0)
+        return 0.0 if count == 0 else min(LONGEST_WAIT_S, 0.1 * 2.0 ** min(count - 1, 10))
+
+    def was_wrong(self, address: str) -> None:
+        self.wrong[address] = self.wrong.pop(address, 0) + 1
+        if len(self.wrong) > ADDRESSES:
+            self.wrong.popitem(last=False)
+
+    def was_right(self, address: str) -> None:
+        self.wrong.pop(address, None)
+
+
+@dataclass(frozen=True)
+class Service:
+    """One home's queue and what belongs to it.
+
+    `data_roots`: the folders in which files that a spec names may lie. `hub`: whether a spec may name data of the hub.
+    """
+
+    store: Store
+    accounts: Accounts
+    home: Path
+    ray: RayJobs
+    tracking_uri: str
+    data_roots: tuple[Path, ...] = ()
+    hub: bool = False
+    trusted_header: TrustedHeader | None = None
+    slowdown: Slowdown = field(default_factory=Slowdown)
+
+    @classmethod
+    def configured(cls, environment: Mapping[str, str] = os.environ) -> Service:
+        """As the environment says, each setting with its default; the database is brought to this version.
+
+        Raises InputError for what it cannot say, and what opening the database raises.
+        """
+        home = settings.find_home(environment)
+        settings.make_home(home)
+        database = Database(settings.database_url(home, environment))
+        store = Store(database)
+        store.migrate()
+        roots = environment.get("TUNEYARD_DATA_ROOTS", str(home.parent))
+        return cls(
+            store=store,
+            accounts=Accounts(database),
+            home=home,
+            ray=RayJobs(environment.get("TUNEYARD_RAY", "http://127.0.0.1:8265"), find_token(environment)),
+            tracking_uri=settings.tracking_uri(home, None, environment),
+            data_roots=tuple(Path(root).resolve() for root in roots.split(os.pathsep) if root),
+            hub=settings.whole("TUNEYARD_HUB", 0, environment) > 0,
+            trusted_header=_trusted_header(environment),
+        )
+
+    def queue(self, person: Person) -> Queue:
+        return Queue(self.store, self.home, person.name)
+
+
+def service_of(request: Request) -> Service:
+    """The parts that the application was made with."""
+    return cast(Service, request.app.state.service)
+
+
+async def person_of(request: Request) -> Person:
+    """Who asks, by a bearer token or by what a trusted proxy says. Raises StrangerError for nobody."""
+    service = service_of(request)
+    if service.trusted_header is not None and (named := service.trusted_header.person(request)) is not None:
+        return named
+    address = request.client.host if request.client else ""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise StrangerError("no token came along; log in with: tuneyard login URL, or send Authorization: Bearer TOKEN")
+    await asyncio.sleep(service.slowdown.wait_s(address))
+    person = await asyncio.to_thread(service.accounts.let_in, token.strip(), int(time.time() * 1000))
+    if person is None:
+        service.slowdown.was_wrong(address)
+        log.warning("a token that lets nobody in, from %s", address)
+        raise StrangerError("the token is unknown, expired or revoked; ask an admin for: tuneyard token create")
+    service.slowdown.was_right(address)
+    return person
+
+
+def at_least(role: Role) -> Any:
+    """The dependency of a route that takes this role; what the route is given is the person."""
+
+    def allowed(person: Annotated[Person, Depends(person_of)]) -> Person:
+        if not person.may(role):
+            raise NotAllowedError(f"{person.name} is a {person.role}; this takes a {role}: ask an admin")
+        return person
+
+    allowed.role = role  # type: ignore[attr-defined]  # for the table of routes and roles
+    return Depends(allowed)
+
+
+Parts = Annotated[Service, Depends(service_of)]
+Viewer = Annotated[Person, at_least("viewer")]
+Submitter = Annotated[Person, at_least("submitter")]
+Admin = Annotated[Person, at_least("admin")]
+
+
+def own(person: Person, entry: Entry) -> Entry:
+    """The sweep, if it is theirs to change. Raises NotAllowedError for somebody else's, unless they are an admin."""
+    if entry.owner != person.name and not person.may("admin"):
+        raise NotAllowedError(
+            f"sweep {entry.job.sweep_id} is {entry.owner}'s; only they and admins change it, {person.name} does not"
+        )
+    return entry
+
+
+def _trusted_header(environment: Mapping[str, str]) -> TrustedHeader | None:
+    name = environment.get("TUNEYARD_TRUSTED_HEADER")
+    if not name:
+        return None
+    proxies = environment.get("TUNEYARD_TRUSTED_PROXIES", "")
+    try:
+        networks = tuple(ipaddress.ip_network(one.strip()) for one in proxies.split(",") if one.strip())
+    except ValueError as wrong:
+        raise InputError(
+            f"TUNEYARD_TRUSTED_PROXIES: {wrong}; allowed: addresses or networks, as in 10.0.0.7,10.1.0.0/16"
+        ) from None
+    if not networks:
+        raise InputError("TUNEYARD_TRUSTED_HEADER: name the proxies that may send it with TUNEYARD_TRUSTED_PROXIES")
+    return TrustedHeader(name, networks)

@@ -1,0 +1,324 @@
+"""Sweeps: submit, look at, ask something of."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import glob
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import PlainTextResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from tuneyard import sweeps
+from tuneyard.accounts import Person
+from tuneyard.api.problems import NotAllowedError, responses
+from tuneyard.api.service import Parts, Service, Submitter, Viewer, own
+from tuneyard.jobs import ENDED, State
+from tuneyard.queue import Queue
+from tuneyard.store import Entry, Event, TrialRow
+from tuneyard.sweeps import Listed, View
+from tuneyard_pipelines import plan as planning
+from tuneyard_pipelines.catalog import hub_name, is_pattern
+from tuneyard_pipelines.spec import SpecError, SweepSpec, data_files, parse
+
+router = APIRouter(prefix="/api/v1", tags=["sweeps"], responses=responses(401, 403, 422, 503))
+LOOK_S = 0.5
+LOG_BYTES = 1 << 20  # at once
+SPEC_CHARACTERS = 1 << 20  # of which a spec's reader takes no more bytes either
+
+Id = Annotated[str, Field(description="A sweep's id, or enough of its beginning.", min_length=1, max_length=64)]
+SPEC_EXAMPLE = """\
+version: 1
+name: dates
+task: translation
+data: {source: builtin/dates}
+model: {architecture: transformer, num_heads: [2, 4]}
+training: {max_tokens: 100000, learning_rate: 0.003}
+search: {trials: 2}
+"""
+
+
+class SpecText(BaseModel):
+    """A spec as it stands in a file, and what is to stand there instead."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"spec": SPEC_EXAMPLE}]})
+
+    spec: str = Field(max_length=SPEC_CHARACTERS, description="YAML, at most 1 MiB.")
+    overrides: list[Annotated[str, Field(max_length=10_000)]] = Field(
+        [], max_length=100, description="KEY=VALUE, as in model.d_model=128."
+    )
+
+    def read(self, service: Service) -> SweepSpec:
+        """Raises SpecError, and NotAllowedError for data that this service does not read."""
+        spec = parse(self.spec, file="spec.yaml", overrides=self.overrides)
+        _allowed(spec, service)
+        return spec
+
+
+class Submission(SpecText):
+    """A spec, and how urgent its sweep is."""
+
+    priority: int = Field(50, ge=0, le=100, description="The higher, the sooner; then the older first.")
+
+
+class More(BaseModel):
+    """How many more trials."""
+
+    model_config = ConfigDict(extra="forbid")
+    trials: int = Field(ge=1, le=100_000)
+
+
+class Points(BaseModel):
+    """Points of the sweep's space."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"points": ["num_heads=4"]}]})
+    points: list[Annotated[str, Field(max_length=10_000)]] = Field(
+        min_length=1, max_length=1000, description="KEY=VALUE,..: a value for every varied key, and variant=NAME."
+    )
+
+
+class Changes(BaseModel):
+    """What is to be another."""
+
+    model_config = ConfigDict(extra="forbid")
+    priority: int = Field(ge=0, le=100)
+
+
+class SweepPage(BaseModel):
+    """Some sweeps, newest first; `after` is where the next page goes on, null on the last."""
+
+    sweeps: list[Listed]
+    after: str | None
+
+
+class TrialPage(BaseModel):
+    """Some trials of a sweep, and how many there are in all."""
+
+    trials: list[TrialRow]
+    total: int
+
+
+@router.post("/plans")
+def plan(asked: SpecText, service: Parts, person: Viewer) -> dict[str, Any]:
+    """What would run: points, models, memory, tokens; nothing is made."""
+    return planning.plan(asked.read(service)).to_dict()
+
+
+@router.post("/sweeps", status_code=201, responses=responses(409))
+def submit(
+    asked: Submission,
+    service: Parts,
+    person: Submitter,
+    response: Response,
+    idempotency_key: Annotated[
+        str | None, Header(max_length=200, description="Sent again under the same key, a submit is the same sweep.")
+    ] = None,
+) -> Listed:
+    """Put a sweep into the queue."""
+    entry = service.queue(person).submit(asked.read(service), priority=asked.priority, key=idempotency_key)
+    response.headers["Location"] = f"/api/v1/sweeps/{entry.job.sweep_id}"
+    return _listed(service, entry)
+
+
+@router.get("/sweeps")
+def list_(
+    service: Parts,
+    person: Viewer,
+    state: Annotated[list[State] | None, Query(description="Only in one of these states.")] = None,
+    owner: Annotated[str | None, Query(max_length=64)] = None,
+    name: Annotated[str | None, Query(max_length=200)] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    after: Annotated[str | None, Query(max_length=200, description="Of the page before.")] = None,
+) -> SweepPage:
+    """Sweeps of the queue, newest first."""
+    page = service.store.entries(states=state, owner=owner, name=name, limit=limit, after=after)
+    return SweepPage(sweeps=sweeps.listed(service.store, page.entries), after=page.after)
+
+
+@router.get("/sweeps/{sweep_id}", responses=responses(404))
+def show(
+    sweep_id: Id,
+    service: Parts,
+    person: Viewer,
+    trials: Annotated[int, Query(ge=0, le=100_000, description="How many of the best trials come along.")] = 1,
+) -> View:
+    """One sweep: its state and why, its best trials, its test scores, its model, what happened to it last."""
+    return sweeps.queued_view(service.store, service.store.find(sweep_id), service.home, leaderboard=trials)
+
+
+@router.get("/sweeps/{sweep_id}/trials", responses=responses(404))
+def trials(
+    sweep_id: Id,
+    service: Parts,
+    person: Viewer,
+    order: Literal["best", "number"] = "best",
+    state: Annotated[str | None, Query(max_length=64)] = None,
+    limit: Annotated[int, Query(ge=1, le=5000)] = 100,
+    offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+) -> TrialPage:
+    """A page of a sweep's trials."""
+    entry = service.store.find(sweep_id)
+    mode = sweeps.stored_spec(entry.spec_text).mode
+    found = service.store.trials(entry.job.sweep_id, order=order, mode=mode, limit=limit, offset=offset, state=state)
+    return TrialPage(trials=found, total=service.store.count_trials(entry.job.sweep_id, state))
+
+
+@router.get("/sweeps/{sweep_id}/events", responses=responses(404))
+def events(
+    sweep_id: Id,
+    service: Parts,
+    person: Viewer,
+    after: Annotated[int, Query(ge=0, le=2**62, description="The id of the last event that is known.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> list[Event]:
+    """Who did what to it, oldest first."""
+    return service.store.events(service.store.find(sweep_id).job.sweep_id, after=after, limit=limit)
+
+
+@router.get(
+    "/sweeps/{sweep_id}/logs",
+    response_class=PlainTextResponse,
+    responses={
+        **responses(404),
+        200: {"content": {"text/plain": {}, "text/event-stream": {}}, "description": "What its driver said."},
+    },
+)
+def logs(
+    sweep_id: Id,
+    service: Parts,
+    person: Viewer,
+    follow: Annotated[
+        bool, Query(description="As server-sent events, what is added until it has ended; the last one is named end.")
+    ] = False,
+    offset: Annotated[int, Query(ge=0, le=2**62, description="How many bytes are known.")] = 0,
+) -> Response:
+    """What the sweep's driver said."""
+    entry = service.store.find(sweep_id)
+    path = service.queue(person).folder(entry.job.sweep_id).path / "driver.log"
+    if follow:
+        return StreamingResponse(_stream(service, entry.job.sweep_id, path, offset), media_type="text/event-stream")
+    return StreamingResponse(_parts(path, offset), media_type="text/plain; charset=utf-8")
+
+
+@router.post("/sweeps/{sweep_id}/cancel", responses=responses(404, 409))
+def cancel(sweep_id: Id, service: Parts, person: Submitter) -> Listed:
+    """Give it up, whatever it is doing; what it has so far stays in its folder."""
+    return _change(service, person, sweep_id, Queue.cancel)
+
+
+@router.post("/sweeps/{sweep_id}/stop", responses=responses(404, 409))
+def stop(sweep_id: Id, service: Parts, person: Submitter) -> Listed:
+    """Finish now: the best so far is scored and registered."""
+    return _change(service, person, sweep_id, Queue.stop)
+
+
+@router.post("/sweeps/{sweep_id}/resume", responses=responses(404, 409))
+def resume(sweep_id: Id, service: Parts, person: Submitter) -> Listed:
+    """Go on with what is unfinished."""
+    return _change(service, person, sweep_id, Queue.resume)
+
+
+@router.post("/sweeps/{sweep_id}/retry", responses=responses(404, 409))
+def retry(sweep_id: Id, service: Parts, person: Submitter) -> Listed:
+    """Run its failed trials again."""
+    return _change(service, person, sweep_id, Queue.retry)
+
+
+@router.post("/sweeps/{sweep_id}/extend", responses=responses(404, 409))
+def extend(sweep_id: Id, more: More, service: Parts, person: Submitter) -> Listed:
+    """Try so many more points."""
+    return _change(service, person, sweep_id, lambda queue, id_: queue.extend(id_, more.trials))
+
+
+@router.post("/sweeps/{sweep_id}/add", responses=responses(404, 409))
+def add(sweep_id: Id, added: Points, service: Parts, person: Submitter) -> Listed:
+    """Try these points, too."""
+    return _change(service, person, sweep_id, lambda queue, id_: queue.add(id_, added.points))
+
+
+@router.patch("/sweeps/{sweep_id}", responses=responses(404, 409))
+def change(sweep_id: Id, changes: Changes, service: Parts, person: Submitter) -> Listed:
+    """Move it up or down in the queue."""
+    return _change(service, person, sweep_id, lambda queue, id_: queue.prioritise(id_, changes.priority))
+
+
+def _change(service: Service, person: Person, sweep_id: str, how: Callable[[Queue, str], Entry]) -> Listed:
+    entry = own(person, service.store.find(sweep_id))
+    return _listed(service, how(service.queue(person), entry.job.sweep_id))
+
+
+def _listed(service: Service, entry: Entry) -> Listed:
+    return sweeps.listed(service.store, [entry])[0]
+
+
+def _allowed(spec: SweepSpec, service: Service) -> None:
+    """Raises NotAllowedError for data of the hub where that is closed, and for files outside the service's roots."""
+    if hub_name(spec.data.source) and not service.hub:
+        raise NotAllowedError(
+            f"data.source: {spec.data.source} is on the hub, which this service does not read from; whoever runs it "
+            "opens it with TUNEYARD_HUB=1"
+        )
+    for key, named in data_files(spec.data).items():
+        if not all(_below(path.resolve(), service.data_roots) for path in _meant(named)):
+            roots = ", ".join(map(str, service.data_roots)) or "no folder"
+            raise NotAllowedError(
+                f"{'.'.join(key)}: {named} is outside what this service reads ({roots}); put the file there, or have "
+                "whoever runs it name its folder in TUNEYARD_DATA_ROOTS"
+            )
+        if not Path(named).exists() and not is_pattern(named):
+            raise SpecError.of("spec.yaml", f"{'.'.join(key)}: there is no file {named} where the service runs")
+
+
+def _meant(named: str) -> Iterator[Path]:
+    """What a path or a pattern names: the folder that it begins in, each file that fits it, all inside of a folder."""
+    parts = Path(named).parts
+    yield Path(*itertools.takewhile(lambda part: not is_pattern(part), parts))
+    if is_pattern(named):
+        yield from map(Path, glob.iglob(named, recursive=True))
+    if Path(named).is_dir():
+        yield from Path(named).rglob("*")
+
+
+def _below(path: Path, roots: tuple[Path, ...]) -> bool:
+    return any(path == root or path.is_relative_to(root) for root in roots)
+
+
+async def _parts(path: Path, offset: int) -> AsyncIterator[bytes]:
+    while added := await asyncio.to_thread(_read, path, offset):
+        offset += len(added)
+        yield added
+
+
+async def _stream(service: Service, sweep_id: str, path: Path, offset: int) -> AsyncIterator[bytes]:
+    """Each event has the text that was added, as a JSON string, and the bytes known after it as its id."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    while True:
+        entry = await asyncio.to_thread(service.store.get, sweep_id)  # before the log, so that its last words are read
+        async for added in _parts(path, offset):
+            offset += len(added)
+            yield _event("log", decoder.decode(added), offset)
+        if entry.job.state in ENDED:
+            yield _event("end", entry.job.state, offset)
+            return
+        yield b": alive\n\n"  # so that who is gone is noticed
+        await asyncio.sleep(LOOK_S)
+
+
+def _event(name: str, data: str, known_bytes: int) -> bytes:
+    return f"id: {known_bytes}\nevent: {name}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+def _read(path: Path, offset: int) -> bytes:
+    """Of the log, what comes next; nothing where there is none."""
+    try:
+        with path.open("rb") as source:
+            source.seek(offset)
+            return source.read(LOG_BYTES)
+    except FileNotFoundError:
+        return b""

@@ -1,0 +1,72 @@
+"""Which sweeps are the service's and which are local, for the commands that know both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tuneyard import settings
+from tuneyard_pipelines.errors import InputError, UnreachableError
+
+if TYPE_CHECKING:
+    from tuneyard.client import Client
+    from tuneyard.sweeps import Listed, View
+    from tuneyard_pipelines.journal import SweepFolder
+
+
+def find_client() -> Client | None:
+    """The service of this home or of the last login; None where there is none."""
+    from tuneyard import logins
+
+    login = logins.find(settings.find_home())
+    if login is None:
+        return None
+    from tuneyard.client import Client
+
+    return Client(login.url, login.token)
+
+
+def the_client() -> Client:
+    """Raises InputError where there is none."""
+    client = find_client()
+    if client is None:
+        raise InputError(
+            f"{settings.find_home()}: no service here; start one with: tuneyard up, or name one: tuneyard login URL"
+        )
+    return client
+
+
+def queued(sweep_id: str, *, trials: int = 0) -> tuple[Client, View] | None:
+    """The sweep whose id begins so, with so many of its trials, if it is one of the service's.
+
+    None for a local one, also while the service does not answer. Raises InputError when several begin so.
+    """
+    from tuneyard.client import UnknownError
+
+    client = find_client()
+    if client is None:
+        return None
+    local = [folder.sweep_id for folder in local_folders() if folder.sweep_id.startswith(sweep_id)]
+    try:
+        view = client.sweep(sweep_id, trials=trials)
+    except UnknownError:
+        return None
+    except UnreachableError:
+        if local:
+            return None
+        raise
+    if local:
+        ids = ", ".join([*local[:5], view.sweep_id])
+        raise InputError(f"sweep {sweep_id!r}: {ids} begin so; give more of the id")
+    return client, view
+
+
+def local_folders() -> list[SweepFolder]:
+    """The folders of this home's sweeps that are in no queue, newest first."""
+    from tuneyard import sweeps
+
+    return [folder for folder in sweeps.all_folders(settings.find_home()) if not folder.submitted.exists()]
+
+
+def state_text(sweep: Listed) -> str:
+    """The state, and why it is in it."""
+    return f"{sweep.state} ({sweep.reason})" if sweep.reason else sweep.state

@@ -1,0 +1,324 @@
+"""A typed client of the service, for the command line and for programs.
+
+    from tuneyard import Client
+    sweep = Client.find().submit("version: 1\n...")
+
+What the service refuses is raised as the same kinds of error that the library itself has.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx2
+from pydantic import TypeAdapter, ValidationError
+
+from tuneyard import logins, settings
+from tuneyard.accounts import Person, Role, Token
+from tuneyard.registry import Version
+from tuneyard.store import Event, Limits, Pause, TrialRow
+from tuneyard.sweeps import Listed, View
+from tuneyard_pipelines.errors import InputError, RefusedError, TuneyardError, UnreachableError, first_line
+
+Answer = TypeVar("Answer")
+TIMEOUT_S = 60.0
+TRIES = 3
+PAGE = 500
+_KINDS: Mapping[int, type[TuneyardError]] = {
+    400: InputError,
+    401: RefusedError,
+    403: RefusedError,
+    404: InputError,
+    409: RefusedError,
+    422: InputError,
+    503: UnreachableError,
+}
+
+
+class UnknownError(InputError):
+    """The service knows nothing of that name."""
+
+
+@dataclass(frozen=True)
+class SweepPage:
+    """Some sweeps, newest first; `after` is where the next page goes on, None on the last."""
+
+    sweeps: tuple[Listed, ...]
+    after: str | None
+
+
+@dataclass(frozen=True)
+class TrialPage:
+    """Some trials of a sweep, and how many there are in all."""
+
+    trials: tuple[TrialRow, ...]
+    total: int
+
+
+@dataclass(frozen=True)
+class QueueNow:
+    """What has a driver, what waits in its order, and why nothing is started at present."""
+
+    active: tuple[Listed, ...]
+    waiting: tuple[Listed, ...]
+    paused: Pause | None
+
+
+@dataclass(frozen=True)
+class Made:
+    """A new token; `secret` is its text, which is told this once."""
+
+    token: Token
+    secret: str
+
+
+class Client:
+    """One service, for one person.
+
+    Every method raises UnreachableError when it does not answer, RefusedError for what it does not allow, InputError
+    for what is wrong.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        """Raises InputError for what is no address."""
+        if not url.startswith(("http://", "https://")):
+            raise InputError(f"service {url!r}: no address; give one such as http://127.0.0.1:8700")
+        self.url = url.rstrip("/")
+        headers = {"Authorization": f"Bearer {token}"}
+        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=TIMEOUT_S)
+        self.close = weakref.finalize(self, self._http.close)  # by itself with the last that uses it, or when called
+
+    @classmethod
+    def find(cls, home: Path | None = None) -> Client:
+        """The service of this home, or that of the last login. Raises InputError where there is none."""
+        found = cls.of(home or settings.find_home())
+        if found is None:
+            raise InputError("there is no service here; start one with: tuneyard up, or name it: tuneyard login URL")
+        return found
+
+    @classmethod
+    def of(cls, home: Path) -> Client | None:
+        """None where there is none."""
+        login = logins.find(home)
+        return None if login is None else cls(login.url, login.token)
+
+    def whoami(self) -> Person:
+        return self._ask("GET", "/whoami", Person)
+
+    def submit(self, spec: str, *, overrides: Sequence[str] = (), priority: int = 50, key: str | None = None) -> Listed:
+        """Queue a sweep, once, however often the network makes this try it; `key` names it across programs, too."""
+        body = {"spec": spec, "overrides": list(overrides), "priority": priority}
+        return self._ask("POST", "/sweeps", Listed, body, headers={"Idempotency-Key": key or secrets.token_hex(16)})
+
+    def plan(self, spec: str, *, overrides: Sequence[str] = ()) -> dict[str, Any]:
+        return self._ask("POST", "/plans", dict[str, Any], {"spec": spec, "overrides": list(overrides)})
+
+    def page(
+        self,
+        *,
+        states: Sequence[str] = (),
+        owner: str | None = None,
+        name: str | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> SweepPage:
+        """Sweeps of the queue, newest first."""
+        wanted = {"state": list(states), "owner": owner, "name": name, "limit": limit, "after": after}
+        return self._ask("GET", "/sweeps", SweepPage, query=wanted)
+
+    def sweeps(self, **wanted: Any) -> Iterator[Listed]:
+        """All of them, as `page`."""
+        after = None
+        while True:
+            page = self.page(limit=PAGE, after=after, **wanted)
+            yield from page.sweeps
+            if (after := page.after) is None:
+                return
+
+    def sweep(self, sweep_id: str, *, trials: int = 1) -> View:
+        """One sweep, with so many of its best trials. Raises UnknownError for one that the queue does not have."""
+        return self._ask("GET", f"/sweeps/{_part(sweep_id)}", View, query={"trials": trials})
+
+    def trials(
+        self, sweep_id: str, *, order: str = "best", state: str | None = None, limit: int = 100, offset: int = 0
+    ) -> TrialPage:
+        wanted = {"order": order, "state": state, "limit": limit, "offset": offset}
+        return self._ask("GET", f"/sweeps/{_part(sweep_id)}/trials", TrialPage, query=wanted)
+
+    def events(self, sweep_id: str, *, after: int = 0, limit: int = 100) -> list[Event]:
+        wanted = {"after": after, "limit": limit}
+        return self._ask("GET", f"/sweeps/{_part(sweep_id)}/events", list[Event], query=wanted)
+
+    def logs(self, sweep_id: str, *, follow: bool = False) -> Iterator[str]:
+        """What the sweep's driver said, in pieces; with `follow` until the sweep has ended, over lost connections."""
+        path = f"/api/v1/sweeps/{_part(sweep_id)}/logs"
+        if not follow:
+            yield self._sent("GET", path).text
+            return
+        known, failures = 0, 0
+        while True:
+            try:
+                for name, data, offset in self._events(path, known):
+                    known, failures = offset, 0
+                    if name == "end":
+                        return
+                    yield data
+            except httpx2.HTTPError as cause:
+                failures += 1
+                if failures == TRIES:
+                    raise self._silent(cause) from cause
+                time.sleep(failures)
+
+    def cancel(self, sweep_id: str) -> Listed:
+        return self._act(sweep_id, "cancel")
+
+    def stop(self, sweep_id: str) -> Listed:
+        return self._act(sweep_id, "stop")
+
+    def resume(self, sweep_id: str) -> Listed:
+        return self._act(sweep_id, "resume")
+
+    def retry(self, sweep_id: str) -> Listed:
+        return self._act(sweep_id, "retry")
+
+    def extend(self, sweep_id: str, trials: int) -> Listed:
+        return self._act(sweep_id, "extend", {"trials": trials})
+
+    def add(self, sweep_id: str, points: Sequence[str]) -> Listed:
+        return self._act(sweep_id, "add", {"points": list(points)})
+
+    def prioritise(self, sweep_id: str, priority: int) -> Listed:
+        return self._ask("PATCH", f"/sweeps/{_part(sweep_id)}", Listed, {"priority": priority})
+
+    def queue(self) -> QueueNow:
+        return self._ask("GET", "/queue", QueueNow)
+
+    def pause(self, reason: str) -> None:
+        self._send("POST", "/queue/pause", {"reason": reason})
+
+    def go_on(self) -> None:
+        self._send("POST", "/queue/resume")
+
+    def limits(self) -> dict[str, Limits]:
+        return self._ask("GET", "/limits", dict[str, Limits])
+
+    def set_limits(self, owner: str, limits: Limits | None) -> None:
+        """None: as everybody."""
+        if limits is None:
+            self._send("DELETE", f"/limits/{_part(owner)}")
+        else:
+            self._send("PUT", f"/limits/{_part(owner)}", vars(limits))
+
+    def models(self) -> list[Version]:
+        return self._ask("GET", "/models", list[Version])
+
+    def tokens(self) -> list[Token]:
+        return self._ask("GET", "/tokens", list[Token])
+
+    def create_token(self, name: str, role: Role, *, expires_ms: int | None = None) -> Made:
+        return self._ask("POST", "/tokens", Made, {"name": name, "role": role, "expires_ms": expires_ms})
+
+    def revoke_token(self, token_id: str) -> Token:
+        return self._ask("DELETE", f"/tokens/{_part(token_id)}", Token)
+
+    def _act(self, sweep_id: str, what: str, body: Mapping[str, Any] | None = None) -> Listed:
+        return self._ask("POST", f"/sweeps/{_part(sweep_id)}/{what}", Listed, body)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        form: type[Answer],
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        answer = self._send(method, path, body, query=query, headers=headers)
+        try:
+            return TypeAdapter(form).validate_json(answer.content)
+        except ValidationError as cause:
+            said = first_line(cause)
+            raise UnreachableError(
+                f"{self.url} answers what this version does not understand ({said}); is it a Tuneyard service of "
+                "this version?"
+            ) from cause
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx2.Response:
+        wanted = {key: value for key, value in (query or {}).items() if value is not None}
+        return self._sent(method, f"/api/v1{path}", json=body, params=wanted, headers=headers)
+
+    def _sent(self, method: str, path: str, **more: Any) -> httpx2.Response:
+        """What may be sent twice is, when the connection breaks: a read, and a submit, which has its key."""
+        again = method == "GET" or "Idempotency-Key" in (more.get("headers") or {})
+        for failures in range(1, TRIES + 1):
+            try:
+                answer = self._http.request(method, path, **more)
+            except httpx2.HTTPError as cause:
+                if not again or failures == TRIES or isinstance(cause, httpx2.ConnectError):
+                    raise self._silent(cause) from cause
+                time.sleep(0.2 * failures)
+                continue
+            return self._good(answer)
+        raise AssertionError("unreachable")
+
+    def _events(self, path: str, known: int) -> Iterator[tuple[str, str, int]]:
+        """Server-sent events from there on: name, data and the bytes known after it."""
+        query = {"follow": "true", "offset": str(known)}
+        with self._http.stream("GET", path, params=query) as answer:
+            if answer.status_code != 200:
+                answer.read()
+            self._good(answer)
+            name = data = ""
+            for line in answer.iter_lines():
+                field, _, value = line.partition(": ")
+                if field == "event":
+                    name = value
+                elif field == "id":
+                    known = int(value)
+                elif field == "data":
+                    data = json.loads(value)
+                elif not line and name:
+                    yield name, data, known
+                    name = data = ""
+        raise httpx2.RemoteProtocolError("the stream ended early")
+
+    def _good(self, answer: httpx2.Response) -> httpx2.Response:
+        if answer.is_success:
+            return answer
+        try:
+            problem = answer.json()
+            detail, code = str(problem["detail"]), str(problem.get("code", ""))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            detail, code = f"{self.url} answers {answer.status_code}; is it a Tuneyard service?", ""
+        if code == "not_found":
+            raise UnknownError(detail)
+        raise _KINDS.get(answer.status_code, TuneyardError)(detail)
+
+    def _silent(self, cause: Exception) -> UnreachableError:
+        return UnreachableError(
+            f"the service at {self.url} does not answer ({first_line(cause)}); see that it runs: tuneyard status"
+        )
+
+
+def _part(text: str) -> str:
+    """As one part of a path, whatever stands in it. Raises InputError for none, which would name something else."""
+    if text in ("", ".", ".."):
+        raise InputError(f"id {text!r}: give an id, or enough of its beginning")
+    return quote(text, safe="")
