@@ -53,7 +53,7 @@ check: lint ## Lint, types, import walls and the fast tests: before every commit
 
 .PHONY: test
 test: check ## What CI runs: check, and then all other tests, with real Ray and real MLflow
-	$(BIN)/pytest --numprocesses 2 --dist loadfile $(FAST_TESTS:%=--ignore=%) --ignore=$(DRILLS)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(FAST_TESTS:%=--ignore=%) --ignore=$(DRILLS)
 
 .PHONY: drills
 drills: install ## Kill -9 every part of the queue in the midst of a sweep: up to twenty minutes

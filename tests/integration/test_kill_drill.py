@@ -1,7 +1,7 @@
-"""One sweep of twenty trials, disturbed at every turn and resumed, against the same sweep left alone.
+"""One sweep of twelve trials, disturbed at every turn and resumed, against the same sweep left alone.
 
-    tuneyard sweep run       Ctrl-C at five trials
-    tuneyard sweep resume    driver killed -9 at ten; `sweep list` looks at it
+    tuneyard sweep run       Ctrl-C at three trials
+    tuneyard sweep resume    driver killed -9 at six; `sweep list` looks at it
     tuneyard sweep resume    one worker killed -9; runs to its end
 
 All from inside a project that has packages called pipelines, services and lightning_modules of its own.
@@ -35,7 +35,7 @@ from tuneyard_pipelines.tracking import connect
 pytestmark = pytest.mark.e2e
 
 TUNEYARD = Path(sys.executable).with_name("tuneyard")
-TRIALS = 20
+TRIALS = 12
 SPEC = tiny(
     name="drill",
     model__num_heads=[1, 2, 4],
@@ -78,12 +78,12 @@ def drill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drill]:
         first = _start(["sweep", "run", "spec.yaml"], project, environment, started)
         sweeps = _wait(lambda: list((home / "sweeps").glob("*/sweep.json")), first)
         seen = Drill(SweepFolder(sweeps[0].parent), f"sqlite:///{home / 'mlflow.db'}", environment, project)
-        _wait(lambda: _ended(seen) >= 5, first)
+        _wait(lambda: _ended(seen) >= 3, first)
         os.killpg(first.pid, signal.SIGINT)
         _finish(seen, "interrupted", first)
 
         second = _start(["sweep", "resume", seen.folder.sweep_id], project, environment, started)
-        _wait(lambda: _ended(seen) >= 10, second)
+        _wait(lambda: _ended(seen) >= 6, second)
         second.kill()
         _finish(seen, "killed", second)
         listing = subprocess.run([TUNEYARD, "sweep", "list", "--json"], cwd=project, env=environment, **CAPTURED)
@@ -91,7 +91,7 @@ def drill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drill]:
         seen.look("killed")
 
         third = _start(["sweep", "resume", seen.folder.sweep_id], project, environment, started)
-        _wait(lambda: _ended(seen) >= 12, third)
+        _wait(lambda: _ended(seen) >= 7, third)
         _wait(lambda: _busy_workers(third.pid), third)[0].kill()
         _finish(seen, "finished", third)
         seen.state = seen.folder.state()
@@ -109,7 +109,7 @@ def test_r11_ctrl_c_stops_the_trials_closes_the_runs_and_exits_with_130(drill: D
     assert runs["parent"].info.status == "KILLED"
     statuses = Counter((run.info.status, run.data.tags.get("tuneyard.outcome")) for run in _trials(runs).values())
     assert set(statuses) <= {("FINISHED", "completed"), ("KILLED", "cancelled")}
-    assert statuses["FINISHED", "completed"] >= 5
+    assert statuses["FINISHED", "completed"] >= 3
 
 
 def test_r1_the_next_look_closes_what_a_killed_driver_left(drill: Drill) -> None:
@@ -123,7 +123,7 @@ def test_r1_the_next_look_closes_what_a_killed_driver_left(drill: Drill) -> None
     assert all(run.data.tags["tuneyard.outcome"] == "error" for run in lost)
 
 
-def test_r2_resumed_it_has_one_parent_and_twenty_children_with_one_value_a_step(drill: Drill) -> None:
+def test_r2_resumed_it_has_one_parent_and_a_child_for_each_trial_with_one_value_a_step(drill: Drill) -> None:
     assert drill.exit_codes["finished"] == 0, drill.output["finished"]
     runs = drill.runs["finished"]
     assert len(runs) == TRIALS + 1
@@ -136,7 +136,7 @@ def test_r2_resumed_it_has_one_parent_and_twenty_children_with_one_value_a_step(
             assert sorted(steps) == [2, 4, 6, 8], (run.info.run_name, key)
 
 
-def test_r2_the_searcher_goes_on_with_twenty_distinct_points(drill: Drill) -> None:
+def test_r2_the_searcher_goes_on_with_distinct_points(drill: Drill) -> None:
     points = [tuple(trial.point.items()) for trial in drill.state.trials.values()]
     assert len(points) == len(set(points)) == TRIALS
 
