@@ -70,17 +70,22 @@ class Database:
         if self._url.drivername == "sqlite":
             self._write_ahead()
         with self.writing() as connection:
-            config = Config(attributes={"connection": connection, "version_table": VERSION_TABLE})
-            config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+            config = _migrations(connection)
             known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-            context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-            present = context.get_current_revision()
+            present = _version(connection)
             if present is not None and present not in known:
                 raise RefusedError(
                     f"{self._shown}: its tables are of version {present}, this Tuneyard knows {max(known)} at most; "
                     "install the newer Tuneyard that wrote them, or name another database"
                 )
             command.upgrade(config, "head")
+
+    def versions(self) -> tuple[str | None, str]:
+        """That of its tables, None where there are none, and that which this program knows as the newest."""
+        with self.reading() as connection:
+            newest = ScriptDirectory.from_config(_migrations(connection)).get_current_head()
+            assert newest is not None
+            return _version(connection), newest
 
     @property
     def _shown(self) -> str:
@@ -113,6 +118,16 @@ class Database:
                 connection.exec_driver_sql("PRAGMA journal_mode=WAL")
         finally:
             os.close(folder)
+
+
+def _migrations(connection: sa.Connection) -> Config:
+    config = Config(attributes={"connection": connection, "version_table": VERSION_TABLE})
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+def _version(connection: sa.Connection) -> str | None:
+    return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
 
 
 def _parsed(url: str) -> sa.URL:

@@ -437,6 +437,12 @@ class Store:
             happened(connection, None, holder, "leads", now_ms, message=said)
         return Lead(holder, token)
 
+    def leader(self) -> Rival:
+        """Who leads now, as a bystander sees it; its token is empty while nobody does."""
+        with self._database.reading() as connection:
+            row = connection.execute(sa.select(QUEUE)).mappings().one()
+        return Rival(row["lead_holder"], row["lead_token"], row["lead_beat"], 0.0)
+
     def beat(self, lead: Lead) -> None:
         """Say that its holder lives. Raises LeadLost when another leads."""
         with self._database.writing() as connection:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import tuneyard
-from tuneyard.cli import account, data, init, model, queue, sweep
+from tuneyard.cli import account, data, init, model, platform, queue, sweep
 from tuneyard.cli.gc import gc
 from tuneyard.settings import without_passwords
 from tuneyard_pipelines.errors import UNWRITABLE, TuneyardError
@@ -35,6 +35,8 @@ for command in (account.login, account.logout, account.whoami):
     app.command()(command)
 app.command()(init.init)
 app.command()(gc)
+for command in (platform.up, platform.down, platform.status, platform.doctor):
+    app.command()(command)
 
 
 def _version(wanted: bool) -> None:
