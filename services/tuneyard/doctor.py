@@ -149,21 +149,23 @@ def clock_finding(home: Path, ahead_s: float) -> Finding:
 def moved(home: Path) -> Iterator[Finding]:
     """Sweeps name their data, and MLflow its files, by whole paths."""
     elsewhere: dict[Path, list[str]] = {}
-    folders = sweeps.all_folders(home)
+    folders, sound = sweeps.all_folders(home), 0
     for folder in folders:
         try:
             header = folder.header()
         except InputError as error:
             yield Finding("home", "problem", first_line(error), f"put its folder {folder.path} right or away")
             continue
-        if not _same_folder(header.home, home):
+        if _same_folder(header.home, home):
+            sound += 1
+        else:
             elsewhere.setdefault(header.home, []).append(header.sweep_id)
     for old, ids in elsewhere.items():
         shown = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
         found = f"{len(ids)} of {len(folders)} sweeps were begun in {old}, and look for their data there ({shown})"
         yield Finding("home", "problem", found, f"move it back, or make {old} a link to {home}")
-    if folders and not elsewhere:
-        yield Finding("home", "ok", f"{home}, where its {len(folders)} sweeps were begun")
+    if sound:
+        yield Finding("home", "ok", f"{sound} sweeps are where they were begun, in {home}")
 
 
 def parts(home: Path, state: State | None) -> Iterator[Finding]:

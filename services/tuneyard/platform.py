@@ -226,7 +226,7 @@ class _Platform:
         failed = True
         try:
             say(f"starting {', '.join(part.name for part in parts)} in {self._home}")
-            _give_tracking_uri(self._home, state.tracking_uri)
+            give_tracking_uri(self._home, state.tracking_uri)
             if supervisor.start(over):
                 log_in(self._home, _url(state.ports.api), self._database)
                 self._turn("ready")
@@ -249,7 +249,7 @@ class _Platform:
         for process in drivers:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        _take_tracking_uri(self._home, self._state.tracking_uri)
+        take_tracking_uri(self._home, self._state.tracking_uri)
         log_out(self._home, _url(self._state.ports.api))
         self._turn("ended")
         say("the platform has ended")
@@ -514,7 +514,7 @@ def _clear(home: Path, say: Say) -> bool:
     for process in left(state):
         with contextlib.suppress(psutil.Error):
             process.kill()
-    _take_tracking_uri(home, state.tracking_uri)
+    take_tracking_uri(home, state.tracking_uri)
     log_out(home, _url(state.ports.api))
     if Path(state.ray_folder).name.startswith(RAY_FOLDER):
         shutil.rmtree(state.ray_folder, ignore_errors=True)
@@ -539,14 +539,14 @@ def _runs(part: Standing) -> bool:
     return part.pid is not None and part.started is not None and lives(part.pid, part.started)
 
 
-def _give_tracking_uri(home: Path, uri: str) -> None:
+def give_tracking_uri(home: Path, uri: str) -> None:
     """To commands and drivers of this home; one that it was given before is put aside."""
     with contextlib.suppress(FileNotFoundError):
         (home / settings.TRACKING).replace(home / "platform" / BEFORE)
     settings.keep_tracking_uri(home, uri)
 
 
-def _take_tracking_uri(home: Path, uri: str) -> None:
+def take_tracking_uri(home: Path, uri: str) -> None:
     """Back, unless somebody has changed it meanwhile."""
     path, before = home / settings.TRACKING, home / "platform" / BEFORE
     try:

@@ -1,4 +1,4 @@
-"""What the pages of docs/ say of models and of the queue is what there is."""
+"""What the pages of docs/ say of models, of the queue and of the platform is what there is."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from tuneyard import jobs
 from tuneyard.admission import Active, Limits, Rules, Sweep, decide
+from tuneyard.ports import OPTIONS, Ports
 from tuneyard_pipelines import architectures
 from tuneyard_pipelines.capacity import Node, Shape
 from tuneyard_pipelines.keys import Model
@@ -16,6 +17,7 @@ from tuneyard_pipelines.sections import words_of
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MODELS = (DOCS / "models.md").read_text(encoding="utf-8")
 QUEUE = (DOCS / "queue.md").read_text(encoding="utf-8")
+PLATFORM = (DOCS / "platform.md").read_text(encoding="utf-8")
 ROWS = [line.split("|")[1:-1] for line in MODELS.splitlines() if line.startswith("| `")]
 FAMILIES = [cells for cells in ROWS if len(cells) == 5]
 OF_ALL = {"sequence_length", "d_model", "num_layers", "dropout"}
@@ -85,6 +87,16 @@ def test_what_a_waiting_sweep_says_is_said_so() -> None:
         *waits([small], [], nodes=0),
     }
     assert told <= {re.sub(r"behind \w+", "behind ID", text) for text in said}
+
+
+def test_the_ports_of_the_platform_are_those_it_takes() -> None:
+    told: dict[str, int] = {}
+    for line in PLATFORM.partition("### What runs")[2].partition("\n###")[0].splitlines():
+        cells = line.split("|")
+        if len(cells) == 6:
+            numbers = [int(number) for number in re.findall(r"\d+", cells[3])]
+            told |= dict(zip(re.findall(r"`(--[\w-]+)`", cells[4]), numbers, strict=True))
+    assert told == {OPTIONS[part]: port for part, port in vars(Ports()).items()}
 
 
 def queued(id: str, *, owner: str = "ann", gpus: int = 0) -> Sweep:
