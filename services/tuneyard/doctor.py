@@ -286,11 +286,8 @@ def listening(state: State | None) -> Iterator[Finding]:
 
 def beyond_loopback(process: psutil.Process) -> list[str]:
     """The addresses at which other machines could reach it."""
-    return sorted(
-        f"{connection.laddr[0]}:{connection.laddr[1]}"
-        for connection in process.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN and not is_loopback(connection.laddr[0])
-    )
+    listening = [one.laddr for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN and one.laddr]
+    return sorted(f"{at.ip}:{at.port}" for at in listening if not is_loopback(at.ip))
 
 
 def is_loopback(address: str) -> bool:

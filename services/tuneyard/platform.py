@@ -42,7 +42,7 @@ from tuneyard.accounts import NAME, Accounts
 from tuneyard.database import Database
 from tuneyard.ports import HOST, Ports, choose, free_ports
 from tuneyard.ray_jobs import RayJobs
-from tuneyard.store import Store
+from tuneyard.store import Rival, Store
 from tuneyard.supervisor import Part, Standing, Supervisor, left_over, lives
 from tuneyard_pipelines.errors import InputError, RefusedError, TuneyardError, UnreachableError
 
@@ -136,7 +136,8 @@ def down(home: Path, say: Say) -> bool:
         host = socket.gethostname() if state is None else state.host
         raise RefusedError(f"{home}: the platform is starting, or runs on {host}; end it there")
     say(f"ending the platform of {home} (process {state.pid})")
-    os.kill(state.pid, signal.SIGTERM)
+    if state.state != "ending":  # being told twice, it would lose its patience
+        os.kill(state.pid, signal.SIGTERM)
     deadline_s = time.monotonic() + DOWN_S
     while is_up(home) or lives(state.pid, state.started):
         if time.monotonic() > deadline_s:
@@ -423,16 +424,21 @@ def _ray_answers(home: Path, ports: Ports) -> bool:
 
 def _leads(store: Store) -> Callable[[], bool]:
     """Whether a dispatcher leads since now: this one, or another of the same queue for which it waits."""
-    before = store.leader()
+    before = _leader(store)
 
     def leads() -> bool:
-        try:
-            now = store.leader()
-        except TuneyardError:
-            return False
-        return now.token != "" and (now.token, now.beat) != (before.token, before.beat)
+        now = _leader(store)
+        return now is not None and now.token != "" and now != before
 
     return leads
+
+
+def _leader(store: Store) -> Rival | None:
+    """None while the database does not answer."""
+    try:
+        return store.leader()
+    except TuneyardError:
+        return None
 
 
 def _apart(head: int) -> list[psutil.Process]:
@@ -490,7 +496,7 @@ def _told_to_end() -> Iterator[tuple[threading.Event, threading.Event]]:
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
+        if number != signal.SIGHUP or handler is not signal.SIG_IGN:  # as `nohup` has it
             signal.signal(number, heard)
     try:
         yield over, hurry

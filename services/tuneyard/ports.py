@@ -69,7 +69,8 @@ def who_listens(port: int) -> str:
     """`python3 (process 42)`, as far as this user may know."""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr[1] == port and connection.pid:
+            at = connection.laddr
+            if connection.status == psutil.CONN_LISTEN and at and at.port == port and connection.pid:
                 return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
     return "another user's process"
 

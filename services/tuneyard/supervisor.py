@@ -133,9 +133,7 @@ class Supervisor:
         now_s, name = time.monotonic(), hand.part.name
         if hand.process is None:
             if now_s >= hand.not_before_s:
-                hand.restarts += 1
-                hand.start()
-                self._say(f"{name} starts again as process {hand.process.pid if hand.process else 0}")
+                self._start_again(hand)
             return
         code = hand.process.exit_code()
         if code is None:
@@ -149,6 +147,17 @@ class Supervisor:
         hand.process.end(0.0, threading.Event())
         hand.process, hand.not_before_s = None, now_s + hand.pause_s
         hand.turn("waiting")
+
+    def _start_again(self, hand: _Hand) -> None:
+        hand.restarts += 1
+        try:
+            process = hand.start()
+        except OSError as cause:  # no memory, no room for its log: the others go on, and it may work later
+            hand.pause_s = next_pause_s(hand.pause_s, 0.0)
+            hand.not_before_s = time.monotonic() + hand.pause_s
+            self._say(f"{hand.part.name} could not be started ({cause}); again in {hand.pause_s:.0f} s")
+        else:
+            self._say(f"{hand.part.name} starts again as process {process.pid}")
 
 
 class _Hand:
@@ -166,12 +175,14 @@ class _Hand:
     def ready(self) -> bool:
         return self.ready_s is not None
 
-    def start(self) -> None:
+    def start(self) -> Process:
+        answers = self.part.watcher()
         with self.part.log.open("ab") as log:
-            self.process = Process(self.part.command, {**self.part.environment, MARK: self._mark}, log)
+            process = self.process = Process(self.part.command, {**self.part.environment, MARK: self._mark}, log)
         self.ready_s = None
         self.turn("starting")
-        threading.Thread(target=self._await, args=(self.process, self.part.watcher()), daemon=True).start()
+        threading.Thread(target=self._await, args=(process, answers), daemon=True).start()
+        return process
 
     def turn(self, state: str) -> None:
         self.state, self._since_ms = state, _now_ms()
