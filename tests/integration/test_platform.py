@@ -19,7 +19,7 @@ from waiting import until
 
 from tuneyard import doctor, logins, platform, settings
 from tuneyard.platform import State
-from tuneyard.supervisor import members
+from tuneyard.supervisor import lives, members
 from tuneyard_pipelines.tracking import connect
 
 pytestmark = pytest.mark.integration
@@ -183,7 +183,7 @@ def test_what_a_killed_supervisor_leaves_is_ended_by_the_next_and_down_ends_that
     down = here.call("down")
     assert down.returncode == 0, down.stderr
     here.nothing_is_left(of)
-    assert not psutil.pid_exists(of.pid)
+    assert not lives(of.pid, of.started)
 
 
 @pytest.mark.parametrize("detached", [(), ("--detach",)])
