@@ -198,3 +198,6 @@ def test_a_part_that_does_not_start_is_told_and_nothing_is_left_running(tmp_path
     assert here.call("status").returncode == 3
     assert platform.left(here.state) == []
     assert [part.state for part in here.state.parts] == ["ended"] * 4
+    assert Path(here.state.ray_folder).exists()  # Ray's own logs may say why
+    assert here.call("down").returncode == 0
+    assert not Path(here.state.ray_folder).exists()
