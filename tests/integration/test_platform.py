@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import psutil
 import pytest
+from tiny_sweep import tiny
 from waiting import until
 
 from tuneyard import doctor, logins, platform, settings
@@ -24,6 +25,7 @@ from tuneyard_pipelines.tracking import connect
 
 pytestmark = pytest.mark.integration
 
+SPEC = tiny(search__algorithm="random", search__trials=2, register={"name": "dates"}).text()
 ANY_PORTS = ("--port", "0", "--mlflow-port", "0", "--ray-port", "0", "--dashboard-port", "0")
 
 
@@ -87,12 +89,11 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
     here = Here(tmp_path_factory.mktemp("up") / "home")
     settings.make_home(here.home)
     connect(f"sqlite:///{here.home / 'mlflow.db'}").create_experiment("before", (here.home / "artifacts").as_uri())
-    process = here.start()
+    here.start()
     try:
         yield here
     finally:
-        process.send_signal(signal.SIGINT)
-        process.wait()
+        here.call("down")
 
 
 def test_all_is_ready_and_said(here: Here) -> None:
@@ -156,21 +157,19 @@ def test_parts_that_are_killed_come_back_and_leave_nobody_behind(here: Here) -> 
         assert f"{part.name} (process {old}) ended with exit code -9; again in 1 s" in here.said
 
 
-def test_ctrl_c_ends_all_and_is_no_failure(tmp_path: Path) -> None:
-    here = Here(tmp_path / "home")
-    process = here.start()
-    of = here.state
-    process.send_signal(signal.SIGINT)
-    assert process.wait() == 0, here.said
-    here.nothing_is_left(of)
-    ended = [line.split("ending ")[1] for line in here.said.splitlines() if "ending " in line]
-    assert ended == ["dispatcher", "api", "mlflow", "ray"]
+def test_a_submitted_sweep_becomes_a_registered_model(here: Here) -> None:
+    (here.home.parent / "sweep.yaml").write_text(SPEC)
+    done = here.call("sweep", "submit", "sweep.yaml", "--wait")
+    assert done.returncode == 0, done.stdout + done.stderr + here.said
+    sweep_id = done.stdout.split()[1]
+    shown = json.loads(here.call("sweep", "show", sweep_id[:6], "--json").stdout)
+    assert (shown["state"], shown["where"], shown["model"]) == ("succeeded", "queued", "dates version 1")
+    assert json.loads(here.call("sweep", "list", "--json").stdout)[0]["trial_states"] == {"completed": 2}
+    assert f"{sweep_id}-a1: succeeded" in here.call("sweep", "logs", sweep_id).stdout
+    assert "dates" in here.call("model", "list").stdout
 
 
-def test_what_a_killed_supervisor_leaves_is_ended_by_the_next_and_down_ends_that(tmp_path: Path) -> None:
-    here = Here(tmp_path / "home")
-    first = here.call("up", "--detach", *ANY_PORTS)
-    assert first.returncode == 0, first.stderr
+def test_what_a_killed_supervisor_leaves_is_ended_by_the_next_and_down_ends_that(here: Here) -> None:
     of = here.state
     psutil.Process(of.pid).kill()
     until(lambda: not platform.is_up(here.home))
@@ -184,6 +183,17 @@ def test_what_a_killed_supervisor_leaves_is_ended_by_the_next_and_down_ends_that
     assert down.returncode == 0, down.stderr
     here.nothing_is_left(of)
     assert not lives(of.pid, of.started)
+
+
+def test_ctrl_c_ends_all_and_is_no_failure(tmp_path: Path) -> None:
+    here = Here(tmp_path / "home")
+    process = here.start()
+    of = here.state
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 0, here.said
+    here.nothing_is_left(of)
+    ended = [line.split("ending ")[1] for line in here.said.splitlines() if "ending " in line]
+    assert ended == ["dispatcher", "api", "mlflow", "ray"]
 
 
 @pytest.mark.parametrize("detached", [(), ("--detach",)])
