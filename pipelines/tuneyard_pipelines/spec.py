@@ -67,6 +67,7 @@ __all__ = [
     "Training",
     "TrialConfig",
     "Variant",
+    "at_paths",
     "data_files",
     "display_name",
     "every_key",
@@ -340,6 +341,13 @@ def data_files(data: DataSpec) -> dict[tuple[str, ...], str]:
     return found
 
 
+def at_paths(data: DataSpec, paths: Mapping[tuple[str, ...], str]) -> DataSpec:
+    """The same data, with its files elsewhere: by the keys of `data_files`."""
+    split = data.split.model_copy(update={key[-1]: path for key, path in paths.items() if len(key) == 3})
+    source = paths.get(("data", "source"), data.source)
+    return data.model_copy(update={"source": source, "split": split})
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of a spec, for editors."""
     schema = _standard(SweepSpec.model_json_schema(by_alias=True))
@@ -436,9 +444,7 @@ def _accept(text: str, file: str, overrides: Sequence[str], *, look_for_data: bo
     ]
     if problems:
         raise SpecError(problems)
-    split = data.split.model_copy(update={str(key[-1]): path for key, path in found.items() if len(key) == 3})
-    source = found.get(("data", "source"), data.source)
-    return spec.model_copy(update={"data": data.model_copy(update={"source": source, "split": split})})
+    return spec.model_copy(update={"data": at_paths(data, found)})
 
 
 def _absolute(path: str, file: str) -> str:

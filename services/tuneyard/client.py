@@ -9,6 +9,7 @@ What the service refuses is raised as the same kinds of error that the library i
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 import weakref
@@ -26,10 +27,12 @@ from tuneyard.accounts import Person, Role, Token
 from tuneyard.registry import Version
 from tuneyard.store import Event, Limits, Pause, TrialRow
 from tuneyard.sweeps import Listed, View
+from tuneyard.uploads import PIECE_BYTES, Upload, digest_of
 from tuneyard_pipelines.errors import InputError, RefusedError, TuneyardError, UnreachableError, first_line
 
 Answer = TypeVar("Answer")
-TIMEOUT_S = 60.0
+TIMEOUT = httpx2.Timeout(60.0, connect=5.0)
+LONGEST_PAUSE_S = 30.0  # between two tries to follow a log again
 TRIES = 3
 PAGE = 500
 _KINDS: Mapping[int, type[TuneyardError]] = {
@@ -38,8 +41,11 @@ _KINDS: Mapping[int, type[TuneyardError]] = {
     403: RefusedError,
     404: InputError,
     409: RefusedError,
+    413: InputError,
     422: InputError,
+    502: UnreachableError,
     503: UnreachableError,
+    504: UnreachableError,
 }
 
 
@@ -88,12 +94,24 @@ class Client:
     """
 
     def __init__(self, url: str, token: str) -> None:
-        """Raises InputError for what is no address."""
-        if not url.startswith(("http://", "https://")):
-            raise InputError(f"service {url!r}: no address; give one such as http://127.0.0.1:8700")
+        """Raises InputError for what is no address, and for what can be no token."""
+        try:
+            parsed = httpx2.URL(url)
+        except (httpx2.InvalidURL, ValueError) as cause:
+            raise InputError(f"service {url!r}: {cause}; give an address such as http://127.0.0.1:8700") from cause
+        if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
+            raise InputError(
+                f"service {url!r}: no address; give one such as http://127.0.0.1:8700, without a name in it"
+            )
+        if re.fullmatch(r"[!-~]+", token) is None:
+            raise InputError(
+                f"the token for {url}: none, or not as tokens are; ask an admin for: tuneyard token create"
+            )
         self.url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {token}"}
-        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=TIMEOUT_S)
+        # On this machine no proxy that the environment names is in between, and none is to see the token.
+        here = parsed.host in ("127.0.0.1", "::1", "localhost")
+        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, trust_env=not here)
         self.close = weakref.finalize(self, self._http.close)  # by itself with the last that uses it, or when called
 
     @classmethod
@@ -117,6 +135,40 @@ class Client:
         """Queue a sweep, once, however often the network makes this try it; `key` names it across programs, too."""
         body = {"spec": spec, "overrides": list(overrides), "priority": priority}
         return self._ask("POST", "/sweeps", Listed, body, headers={"Idempotency-Key": key or secrets.token_hex(16)})
+
+    def upload(self, path: Path) -> Upload:
+        """Have the service keep a file, whose `path` is then where its cluster finds it; one that it has is not sent.
+
+        What an earlier try has sent is not sent again. Raises InputError for a file that changes meanwhile.
+        """
+        digest, total_bytes = digest_of(path), path.stat().st_size
+        place, failures = f"/uploads/{digest}", 0
+        there = self._ask("GET", place, Upload, query={"name": path.name})
+        with path.open("rb") as source:
+            while there.path is None:
+                source.seek(there.received_bytes)
+                piece = source.read(PIECE_BYTES)
+                if not piece and total_bytes:
+                    raise InputError(f"{path}: it became shorter while it was sent; try again")
+                query: dict[str, str | int] = {
+                    "name": path.name,
+                    "offset": there.received_bytes,
+                    "total_bytes": total_bytes,
+                }
+                try:
+                    answer = self._http.put(f"/api/v1{place}", params=query, content=piece)
+                except httpx2.HTTPError as cause:
+                    failures += 1
+                    if failures == TRIES:
+                        raise self._silent(cause) from cause
+                    time.sleep(0.2 * failures)
+                    there = self._ask("GET", place, Upload, query={"name": path.name})
+                else:
+                    there, failures = self._read(answer, Upload), 0
+        return there
+
+    def uploads(self) -> list[Upload]:
+        return self._ask("GET", "/uploads", list[Upload])
 
     def plan(self, spec: str, *, overrides: Sequence[str] = ()) -> dict[str, Any]:
         return self._ask("POST", "/plans", dict[str, Any], {"spec": spec, "overrides": list(overrides)})
@@ -158,7 +210,8 @@ class Client:
         return self._ask("GET", f"/sweeps/{_part(sweep_id)}/events", list[Event], query=wanted)
 
     def logs(self, sweep_id: str, *, follow: bool = False) -> Iterator[str]:
-        """What the sweep's driver said, in pieces; with `follow` until the sweep has ended, over lost connections."""
+        """What the sweep's driver said, in pieces; with `follow` until the sweep has ended, however
+        often the service is away."""
         path = f"/api/v1/sweeps/{_part(sweep_id)}/logs"
         if not follow:
             yield self._sent("GET", path).text
@@ -171,11 +224,9 @@ class Client:
                     if name == "end":
                         return
                     yield data
-            except httpx2.HTTPError as cause:
+            except (httpx2.HTTPError, UnreachableError):  # the sweep goes on without us, and so we wait
                 failures += 1
-                if failures == TRIES:
-                    raise self._silent(cause) from cause
-                time.sleep(failures)
+                time.sleep(min(LONGEST_PAUSE_S, 0.5 * 2 ** min(failures, 10)))
 
     def cancel(self, sweep_id: str) -> Listed:
         return self._act(sweep_id, "cancel")
@@ -242,9 +293,11 @@ class Client:
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        answer = self._send(method, path, body, query=query, headers=headers)
+        return self._read(self._send(method, path, body, query=query, headers=headers), form)
+
+    def _read(self, answer: httpx2.Response, form: type[Answer]) -> Answer:
         try:
-            return TypeAdapter(form).validate_json(answer.content)
+            return TypeAdapter(form).validate_json(self._good(answer).content)
         except ValidationError as cause:
             said = first_line(cause)
             raise UnreachableError(
@@ -271,7 +324,7 @@ class Client:
             try:
                 answer = self._http.request(method, path, **more)
             except httpx2.HTTPError as cause:
-                if not again or failures == TRIES or isinstance(cause, httpx2.ConnectError):
+                if not again or failures == TRIES or isinstance(cause, (httpx2.ConnectError, httpx2.ConnectTimeout)):
                     raise self._silent(cause) from cause
                 time.sleep(0.2 * failures)
                 continue
@@ -313,7 +366,8 @@ class Client:
 
     def _silent(self, cause: Exception) -> UnreachableError:
         return UnreachableError(
-            f"the service at {self.url} does not answer ({first_line(cause)}); see that it runs: tuneyard status"
+            f"the service at {self.url} does not answer ({first_line(cause)}); see that it runs "
+            "(tuneyard status, on its machine), or name another: tuneyard login URL"
         )
 
 

@@ -38,6 +38,10 @@ _READ = {"sqlite": "BEGIN", "postgresql": ""}
 _NOT_LET_IN = ("authentication failed", "does not exist", "no password supplied", "pg_hba.conf", "permission denied")
 
 
+class UnusableError(InputError):
+    """The database cannot be opened or written as it is named."""
+
+
 class Database:
     """Safe to use from many threads; nothing is opened before the first transaction."""
 
@@ -187,7 +191,7 @@ def _told(shown: str, cause: DBAPIError) -> TuneyardError | None:
     if not isinstance(cause.orig, psycopg.OperationalError):
         return None
     if any(words in str(cause.orig) for words in _NOT_LET_IN):
-        return InputError(f"{shown}: {first_line(cause.orig)}; correct user, password or database in the URL")
+        return UnusableError(f"{shown}: {first_line(cause.orig)}; correct user, password or database in the URL")
     return _silent(shown, first_line(cause.orig))
 
 
@@ -195,7 +199,7 @@ def _silent(shown: str, why: str) -> UnreachableError:
     return UnreachableError(f"{shown}: does not answer ({without_passwords(why)}); see that it runs, then try again")
 
 
-def _unusable(shown: str, cause: BaseException) -> InputError:
-    return InputError(
+def _unusable(shown: str, cause: BaseException) -> UnusableError:
+    return UnusableError(
         f"{shown}: cannot be used ({first_line(cause)}); free space, change its owner, or name another file: {URLS}"
     )

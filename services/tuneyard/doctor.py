@@ -265,7 +265,7 @@ def ray(home: Path, state: State | None, environment: Mapping[str, str]) -> Iter
             yield Finding("Ray", "problem", str(error), "start it; with a platform: tuneyard down, then tuneyard up")
             return
     cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
-    yield Finding("Ray", "ok", f"{jobs.address} answers: {len(nodes)} nodes, {cpus:g} CPUs, {gpus:g} GPUs")
+    yield Finding("Ray", "ok", f"{jobs.address} answers: nodes {len(nodes)}, CPUs {cpus:g}, GPUs {gpus:g}")
 
 
 def listening(state: State | None) -> Iterator[Finding]:

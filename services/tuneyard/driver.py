@@ -13,7 +13,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -30,22 +31,27 @@ from tuneyard_pipelines.errors import (
 )
 from tuneyard_pipelines.journal import SweepFolder, SweepState, write_atomic
 
+Watching = Callable[[str], AbstractContextManager[Callable[[SweepFolder], None]]]
 END = "driver_end.json"
 SUBMISSION_ID, MOST_TRIALS = "TUNEYARD_SUBMISSION_ID", "TUNEYARD_MOST_TRIALS"  # in the environment of the job
 EXIT_CODES = {"succeeded": 0, "failed": 1, "lost": 3}
 
 
-def run(home: Path, sweep_id: str, environment: Mapping[str, str] = os.environ) -> int:
-    """Drive the sweep once; the exit code is for people, the dispatcher reads the file."""
+def run(home: Path, sweep_id: str, watching: Watching, environment: Mapping[str, str] = os.environ) -> int:
+    """Drive the sweep once; the exit code is for people, the dispatcher reads the file.
+
+    `watching` says what is done meanwhile, which goes into the log.
+    """
     submission_id, most_trials = environment.get(SUBMISSION_ID, ""), settings.whole(MOST_TRIALS, 0, environment)
     folder = SweepFolder(home / "sweeps" / sweep_id)
     if not folder.submitted.exists():
         raise InputError(f"--sweep-id {sweep_id}: there is no such sweep in {home / 'sweeps'}")
     _print_to(folder.path / "driver.log")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    end = _drive(folder, home, most_trials or None)
+    with watching("preparing data, starting Ray ...") as announce:
+        end = _drive(folder, home, most_trials or None, announce)
     write_atomic(folder.path / END, json.dumps({"submission_id": submission_id, **asdict(end)}))
-    print(f"{submission_id}: {end.how} {end.reason} {end.message}", flush=True)
+    print(f"{submission_id}: {': '.join(filter(None, (end.how, end.reason, end.message)))}", flush=True)
     return EXIT_CODES[end.how]
 
 
@@ -60,11 +66,13 @@ def ended(folder: SweepFolder, submission_id: str) -> DriverEnd | None:
     return end if told and of == submission_id else None
 
 
-def _drive(folder: SweepFolder, home: Path, most_trials: int | None) -> DriverEnd:
+def _drive(
+    folder: SweepFolder, home: Path, most_trials: int | None, announce: Callable[[SweepFolder], None]
+) -> DriverEnd:
     try:
         from tuneyard.local import drive_queued
 
-        return _end_of(folder, drive_queued(folder, home, most_trials))
+        return _end_of(folder, drive_queued(folder, home, most_trials, announce))
     except KeyboardInterrupt:
         return DriverEnd("lost", "interrupted", "the driver was told to end before anything trained")
     except CapacityError as error:

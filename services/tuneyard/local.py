@@ -163,7 +163,7 @@ def go_on(
     return sweep.drive(folder, most_trials=most_trials)
 
 
-def drive_queued(folder: SweepFolder, home: Path, most_trials: int | None) -> SweepState:
+def drive_queued(folder: SweepFolder, home: Path, most_trials: int | None, announce: Announce) -> SweepState:
     """One attempt at a sweep of the queue: accept it, if no driver has yet, and go on with what is unfinished.
 
     It runs at most `most_trials` at once, if that is less than its spec allows.
@@ -172,7 +172,7 @@ def drive_queued(folder: SweepFolder, home: Path, most_trials: int | None) -> Sw
     from tuneyard_pipelines.spec import parse
 
     if (folder.path / "sweep.json").exists():
-        return go_on(folder, most_trials=most_trials)
+        return go_on(folder, announce=announce, most_trials=most_trials)
     file = folder.submitted
     text = file.read_text(encoding="utf-8")
     uri = settings.tracking_uri(home, None)
@@ -185,6 +185,7 @@ def drive_queued(folder: SweepFolder, home: Path, most_trials: int | None) -> Sw
         home=home,
         tracking_uri=uri,
         sweep_id=folder.sweep_id,
+        announce=announce,
         forecast=forecast,
         most_trials=most_trials,
     )

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
+from tuneyard.settings import write_private
 from tuneyard_pipelines.errors import InputError
 
 FILE = "service.json"
@@ -51,20 +52,14 @@ def read(folder: Path) -> Login | None:
         return None
     except PermissionError:  # another user's platform runs in this home
         return None
-    except (OSError, ValueError, KeyError, TypeError) as cause:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as cause:
         raise InputError(f"{path}: cannot be read ({cause!r}); remove it, then log in again") from cause
 
 
 def keep(folder: Path, login: Login) -> None:
     """For the commands that follow; only its owner reads it."""
     folder.mkdir(parents=True, exist_ok=True)
-    told = {key: value for key, value in asdict(login).items() if key != "kept"}
-    path = folder / FILE
-    new = path.with_name(f".{FILE}-{os.getpid()}")
-    new.unlink(missing_ok=True)
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-        out.write(json.dumps(told))
-    new.replace(path)
+    write_private(folder / FILE, json.dumps({"url": login.url, "token": login.token}))
 
 
 def drop(folder: Path) -> bool:

@@ -5,7 +5,7 @@
     HOME/platform/PART.log          what a part says; of the time before it is PART.log.1
     HOME/platform/supervisor.log    what the supervisor says, where it runs in the background
     HOME/platform/ray_token         without it the Ray head answers nobody
-    HOME/platform/service.json      the command line's token; also in the home itself while the platform is up
+    HOME/service.json               the command line's token, while the platform is up
     HOME/platform/tracking_uri_before   the MLflow that the home had been given before, put back at the end
 
 All of them are read by their owner only, and every part listens on 127.0.0.1 only.
@@ -251,7 +251,7 @@ class _Platform:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         take_tracking_uri(self._home, self._state.tracking_uri)
-        log_out(self._home, _url(self._state.ports.api))
+        log_out(self._home, _url(self._state.ports.api), self._database)
         self._turn("ended")
         say("the platform has ended")
 
@@ -317,7 +317,7 @@ class _Platform:
     def _save(self) -> None:
         standings = tuple(self._supervisor.standings()) if self._supervisor is not None else ()
         self._state = replace(self._state, parts=standings)
-        _write_private(self._folder / "state.json", json.dumps(asdict(self._state), indent=1))
+        settings.write_private(self._folder / "state.json", json.dumps(asdict(self._state), indent=1))
 
 
 def environment_of_servers(home: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -325,7 +325,7 @@ def environment_of_servers(home: Path, environment: Mapping[str, str] = os.envir
     kept = {
         name: value
         for name, value in environment.items()
-        if name not in ("TUNEYARD_DATABASE", "RAY_ADDRESS", "RAY_AUTH_TOKEN")
+        if name not in ("TUNEYARD_DATABASE", "TUNEYARD_SERVICE", "TUNEYARD_TOKEN", "RAY_ADDRESS", "RAY_AUTH_TOKEN")
         and not name.startswith("MLFLOW_TRACKING_")
     }
     return {
@@ -350,8 +350,15 @@ def environment_of_services(home: Path, ports: Ports, environment: Mapping[str, 
         "TUNEYARD_RAY": _url(ports.dashboard),
         "TUNEYARD_DRIVER": environment.get("TUNEYARD_DRIVER") or shlex.quote(_beside_python("tuneyard")),
         "TUNEYARD_LISTEN": f"{HOST}:{ports.api}",
+        "TUNEYARD_DATA_ROOTS": environment.get("TUNEYARD_DATA_ROOTS", _project(home)),
         "MLFLOW_TRACKING_URI": _url(ports.mlflow),
     }
+
+
+def _project(home: Path) -> str:
+    """The folder that holds the home, whose files a spec may name; none where that is all that a person has."""
+    folder = home.parent
+    return "" if folder in (Path.home(), Path(folder.anchor)) else str(folder)
 
 
 def addresses_text(state: State) -> str:
@@ -359,26 +366,22 @@ def addresses_text(state: State) -> str:
 
 
 def log_in(home: Path, url: str, database: Database) -> None:
-    """Give this home's commands an administrator's token, as long as the platform is up.
-
-    It is kept from one time to the next, in the platform's own folder, and made anew once it lets nobody in.
-    """
-    folder, now_ms, accounts = home / "platform", _now_ms(), Accounts(database)
-    kept = _kept_login(folder)
-    person = None if kept is None else accounts.let_in(kept.token, now_ms)
-    if kept is not None and person is not None and person.may("admin"):
-        secret = kept.token
-    else:
-        _, secret = accounts.create(_person(), "admin", created_by="tuneyard up", now_ms=now_ms)
-    for place in (folder, home):
-        logins.keep(place, logins.Login(url, secret))
+    """Give this home's commands an administrator's token, for as long as the platform is up."""
+    log_out(home, url, database)  # what a platform left that was killed
+    _, secret = Accounts(database).create(_person(), "admin", created_by="tuneyard up", now_ms=_now_ms())
+    logins.keep(home, logins.Login(url, secret))
 
 
-def log_out(home: Path, url: str) -> None:
-    """Without the platform, its address is of no use to commands; another service's stays."""
+def log_out(home: Path, url: str, database: Database) -> None:
+    """Its address is of no use to commands any more, nor is its token; another service's stays."""
     kept = _kept_login(home)
-    if kept is not None and kept.url == url:
-        logins.drop(home)
+    if kept is None or kept.url != url:
+        return
+    accounts = Accounts(database)
+    with contextlib.suppress(TuneyardError):
+        if (person := accounts.let_in(kept.token, _now_ms())) is not None:
+            accounts.revoke(person.token_id, revoked_by="tuneyard up", now_ms=_now_ms())
+    logins.drop(home)
 
 
 def _kept_login(folder: Path) -> logins.Login | None:
@@ -521,13 +524,14 @@ def _clear(home: Path, say: Say) -> bool:
         with contextlib.suppress(psutil.Error):
             process.kill()
     take_tracking_uri(home, state.tracking_uri)
-    log_out(home, _url(state.ports.api))
+    with contextlib.closing(Database(settings.database_url(home))) as database:
+        log_out(home, _url(state.ports.api), database)
     if Path(state.ray_folder).name.startswith(RAY_FOLDER):
         shutil.rmtree(state.ray_folder, ignore_errors=True)
     if state.state != "ended":
         ended = tuple(replace(part, state="ended", pid=None, started=None) for part in state.parts)
         state = replace(state, state="ended", since_ms=_now_ms(), parts=ended)
-        _write_private(home / "platform" / "state.json", json.dumps(asdict(state), indent=1))
+        settings.write_private(home / "platform" / "state.json", json.dumps(asdict(state), indent=1))
     return bool(found)
 
 
@@ -573,7 +577,7 @@ def _ray_token(home: Path) -> str:
         return path.read_text().strip()
     except FileNotFoundError:
         token = secrets.token_hex(32)
-        _write_private(path, token)
+        settings.write_private(path, token)
         return token
 
 
@@ -610,15 +614,6 @@ def _follow(process: subprocess.Popen[bytes], home: Path, log: Path, say: Say) -
             if state is not None and state.pid == process.pid and state.state == "ready":
                 return
             time.sleep(0.1)
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Replace it by a file that only its owner reads."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.unlink(missing_ok=True)
-    with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-        out.write(text)
-    scratch.replace(path)
 
 
 def _rotate(log: Path) -> None:

@@ -64,10 +64,16 @@ def tracking_uri(home: Path, option: str | None, environment: Mapping[str, str] 
 
 def keep_tracking_uri(home: Path, uri: str) -> None:
     """For all that run in this home and are given no other; it stands in no environment that others can see."""
-    path = home / TRACKING
-    path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-        out.write(uri)
+    write_private(home / TRACKING, uri)
+
+
+def write_private(path: Path, text: str) -> None:
+    """At once, into a file that only its owner reads."""
+    new = path.with_name(f".{path.name}-{os.getpid()}")
+    new.unlink(missing_ok=True)
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(text)
+    new.replace(path)
 
 
 def database_url(home: Path, environment: Mapping[str, str] = os.environ) -> str:

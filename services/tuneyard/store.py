@@ -25,6 +25,7 @@ from tuneyard_pipelines.errors import InputError, RefusedError
 
 Mode = Literal["min", "max"]
 LEAD_TTL_S = 10.0
+MOST_OF_ALL = 1_000_000_000  # of anything that is limited
 EVERYBODY = "*"
 """The owner whose limits are those of all who have none of their own."""
 
@@ -483,8 +484,8 @@ class Store:
                 happened(connection, None, actor, "limited", now_ms, message=f"{owner}: as everybody")
             return
         for name, value in asdict(limits).items():
-            if value is not None and not 0 <= value < math.inf:
-                raise InputError(f"limit of {owner} on {name}: found {value}; allowed: 0 or more, or none")
+            if value is not None and not 0 <= value <= MOST_OF_ALL:
+                raise InputError(f"limit of {owner} on {name}: found {value}; allowed: 0 to {MOST_OF_ALL:,}, or none")
         with self._database.writing() as connection:
             connection.execute(sa.delete(LIMITS).where(LIMITS.c.owner == owner))
             connection.execute(sa.insert(LIMITS).values(owner=owner, **asdict(limits)))

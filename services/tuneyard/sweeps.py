@@ -170,9 +170,10 @@ class Listed:
 
     @classmethod
     def of(cls, view: View) -> Listed:
-        """A local one."""
+        """A local one, or one of a queue whose service is away, as its folder tells it."""
         best = view.best
-        return cls(view.sweep_id, view.name, view.state, view.created_ms, view.metric, view.trial_states, best)
+        of = (view.sweep_id, view.name, view.state, view.created_ms, view.metric, view.trial_states, best)
+        return cls(*of, where=view.where)
 
     @property
     def counted(self) -> str:
@@ -241,6 +242,7 @@ def look(folder: SweepFolder) -> View:
         elsewhere=not is_default(header.home, header.tracking_uri),
         resumable=_resumable(folder, header, state),
         warning=warning,
+        where="queued" if folder.submitted.exists() else "local",
     )
 
 

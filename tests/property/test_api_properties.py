@@ -16,7 +16,7 @@ from service import Served, serving
 
 REQUESTS = 300
 SPECS = 300
-ROUTES = 29
+ROUTES = 32
 JUNK = [
     "",
     "null",

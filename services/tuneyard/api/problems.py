@@ -12,8 +12,11 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
+from tuneyard.accounts import UnknownTokenError
+from tuneyard.database import UnusableError
 from tuneyard.settings import without_passwords
 from tuneyard.store import UnknownSweepError
+from tuneyard.uploads import TooLargeError
 from tuneyard_pipelines.errors import InputError, RefusedError, TuneyardError, UnreachableError
 from tuneyard_pipelines.spec import SpecError
 
@@ -22,7 +25,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class NotAllowedError(RefusedError):
-    """Whoever asks has not the role, or it is somebody else's."""
+    """Whoever asks has not the role, or it is somebody else's, or the service does not read there."""
 
 
 class StrangerError(RefusedError):
@@ -56,15 +59,18 @@ class Problem:
 # The first that fits an error says what it is.
 _KINDS: Sequence[tuple[type[Exception], int, str, str]] = (
     (StrangerError, 401, "not_logged_in", "Nobody is logged in"),
-    (NotAllowedError, 403, "not_allowed", "This takes another role"),
+    (NotAllowedError, 403, "not_allowed", "This is not allowed"),
     (UnknownSweepError, 404, "not_found", "There is no such thing"),
+    (UnknownTokenError, 404, "not_found", "There is no such thing"),
     (NotFoundError, 404, "not_found", "There is no such thing"),
+    (TooLargeError, 413, "too_large", "This is too much"),
     (SpecError, 422, "invalid_spec", "The spec cannot be accepted"),
+    (UnusableError, 503, "unreachable", "A service does not answer"),
     (InputError, 422, "invalid_input", "What was sent is wrong"),
     (RefusedError, 409, "refused", "This cannot be done in the present state"),
     (UnreachableError, 503, "unreachable", "A service does not answer"),
 )
-_UNANSWERABLE = {400: "invalid_input", 404: "not_found", 405: "method_not_allowed"}
+_UNANSWERABLE = {400: "invalid_input", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 _CODES = [(500, "internal"), *_UNANSWERABLE.items(), *((status, code) for _, status, code, _ in _KINDS)]
 CODES: Mapping[int, Sequence[str]] = {
     status: sorted({code for other, code in _CODES if other == status}) for status, _ in _CODES

@@ -22,6 +22,7 @@ from tuneyard.database import Database
 from tuneyard.queue import Queue
 from tuneyard.ray_jobs import RayJobs, find_token
 from tuneyard.store import Entry, Store
+from tuneyard.uploads import Uploads, limit_bytes
 from tuneyard_pipelines.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -32,49 +33,44 @@ LISTEN = "127.0.0.1:8700"
 
 @dataclass(frozen=True)
 class TrustedHeader:
-    """A header in which one of these proxies names a person who has logged in with it, and the role of such people."""
+    """A header in which one of these proxies names a person who has logged in with it, who is a submitter."""
 
     name: str
     proxies: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
-    role: Role = "submitter"
 
     def person(self, request: Request) -> Person | None:
         """None for a request that no such proxy brings, and for one without the header."""
-        named = request.headers.get(self.name)
-        if named is None or request.client is None:
+        named = request.headers.getlist(self.name)
+        if not named or request.client is None or not request.client.host:
             return None
         address = ipaddress.ip_address(request.client.host)
         if not any(address in network for network in self.proxies):
             return None
-        if NAME.fullmatch(named) is None:
-            raise StrangerError(f"header {self.name}: found {named[:80]!r}, which is no name of a person")
-        return Person(named, self.role)
+        if len(named) > 1 or NAME.fullmatch(named[0]) is None:  # a proxy that adds its own to the asker's
+            raise StrangerError(f"header {self.name}: found {', '.join(named)[:80]!r}, which is no name of one person")
+        return Person(named[0], "submitter")
 
 
 @dataclass
 class Slowdown:
-    """How long who has been wrong must wait for the next answer: twice as long each time."""
+    """How long wrong tokens from one address wait for their answer: twice as long each time; right ones never do."""
 
     wrong: OrderedDict[str, int] = field(default_factory=OrderedDict)
 
-    def wait_s(self, address: str) -> float:
-        count = self.wrong.get(address, 0)
-        return 0.0 if count == 0 else min(LONGEST_WAIT_S, 0.1 * 2.0 ** min(count - 1, 10))
-
-    def was_wrong(self, address: str) -> None:
-        self.wrong[address] = self.wrong.pop(address, 0) + 1
+    def wrong_s(self, address: str) -> float:
+        """Once more: how long this one waits."""
+        count = self.wrong[address] = self.wrong.pop(address, 0) + 1
         if len(self.wrong) > ADDRESSES:
             self.wrong.popitem(last=False)
-
-    def was_right(self, address: str) -> None:
-        self.wrong.pop(address, None)
+        return float(min(LONGEST_WAIT_S, 0.1 * 2.0 ** min(count - 1, 10)))
 
 
 @dataclass(frozen=True)
 class Service:
     """One home's queue and what belongs to it.
 
-    `data_roots`: the folders in which files that a spec names may lie. `hub`: whether a spec may name data of the hub.
+    `data_roots`: the folders in which files that a spec names may lie, besides those that were uploaded.
+    `hub`: whether a spec may name data of the hub.
     """
 
     store: Store
@@ -82,6 +78,7 @@ class Service:
     home: Path
     ray: RayJobs
     tracking_uri: str
+    uploads: Uploads
     data_roots: tuple[Path, ...] = ()
     hub: bool = False
     trusted_header: TrustedHeader | None = None
@@ -98,17 +95,26 @@ class Service:
         database = Database(settings.database_url(home, environment))
         store = Store(database)
         store.migrate()
-        roots = environment.get("TUNEYARD_DATA_ROOTS", str(home.parent))
+        roots = environment.get("TUNEYARD_DATA_ROOTS", "")
+        uploads = Uploads(home / "uploads", limit_bytes(environment.get("TUNEYARD_UPLOAD_LIMIT")))
         return cls(
             store=store,
             accounts=Accounts(database),
             home=home,
             ray=RayJobs(environment.get("TUNEYARD_RAY", "http://127.0.0.1:8265"), find_token(environment)),
             tracking_uri=settings.tracking_uri(home, None, environment),
+            uploads=uploads,
             data_roots=tuple(Path(root).resolve() for root in roots.split(os.pathsep) if root),
             hub=settings.whole("TUNEYARD_HUB", 0, environment) > 0,
             trusted_header=_trusted_header(environment),
         )
+
+    def reads(self, path: Path) -> bool:
+        """Whether a spec may name what is there, links followed; of the home itself only what was uploaded."""
+        uploaded, home = self.uploads.folder.resolve(), self.home.resolve()
+        if path == home or path.is_relative_to(home):
+            return path != uploaded and path.is_relative_to(uploaded)
+        return any(path == root or path.is_relative_to(root) for root in self.data_roots)
 
     def queue(self, person: Person) -> Queue:
         return Queue(self.store, self.home, person.name)
@@ -128,13 +134,11 @@ async def person_of(request: Request) -> Person:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token:
         raise StrangerError("no token came along; log in with: tuneyard login URL, or send Authorization: Bearer TOKEN")
-    await asyncio.sleep(service.slowdown.wait_s(address))
     person = await asyncio.to_thread(service.accounts.let_in, token.strip(), int(time.time() * 1000))
     if person is None:
-        service.slowdown.was_wrong(address)
         log.warning("a token that lets nobody in, from %s", address)
+        await asyncio.sleep(service.slowdown.wrong_s(address))
         raise StrangerError("the token is unknown, expired or revoked; ask an admin for: tuneyard token create")
-    service.slowdown.was_right(address)
     return person
 
 
@@ -143,7 +147,7 @@ def at_least(role: Role) -> Any:
 
     def allowed(person: Annotated[Person, Depends(person_of)]) -> Person:
         if not person.may(role):
-            raise NotAllowedError(f"{person.name} is a {person.role}; this takes a {role}: ask an admin")
+            raise NotAllowedError(f"{person.name} has the role {person.role}; this takes the role {role}: ask an admin")
         return person
 
     allowed.role = role  # type: ignore[attr-defined]  # for the table of routes and roles

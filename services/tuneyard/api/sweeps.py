@@ -25,10 +25,12 @@ from tuneyard.store import Entry, Event, TrialRow
 from tuneyard.sweeps import Listed, View
 from tuneyard_pipelines import plan as planning
 from tuneyard_pipelines.catalog import hub_name, is_pattern
+from tuneyard_pipelines.errors import first_line
 from tuneyard_pipelines.spec import SpecError, SweepSpec, data_files, parse
 
 router = APIRouter(prefix="/api/v1", tags=["sweeps"], responses=responses(401, 403, 422, 503))
 LOOK_S = 0.5
+MOST_FILES = 10_000  # that one pattern or folder may mean
 LOG_BYTES = 1 << 20  # at once
 SPEC_CHARACTERS = 1 << 20  # of which a spec's reader takes no more bytes either
 
@@ -117,7 +119,8 @@ def submit(
     person: Submitter,
     response: Response,
     idempotency_key: Annotated[
-        str | None, Header(max_length=200, description="Sent again under the same key, a submit is the same sweep.")
+        str | None,
+        Header(min_length=1, max_length=200, description="Sent again under the same key, a submit is the same sweep."),
     ] = None,
 ) -> Listed:
     """Put a sweep into the queue."""
@@ -265,28 +268,34 @@ def _allowed(spec: SweepSpec, service: Service) -> None:
             "opens it with TUNEYARD_HUB=1"
         )
     for key, named in data_files(spec.data).items():
-        if not all(_below(path.resolve(), service.data_roots) for path in _meant(named)):
-            roots = ", ".join(map(str, service.data_roots)) or "no folder"
+        try:
+            outside = not all(service.reads(path.resolve()) for path in _meant(named))
+        except (OSError, RuntimeError, ValueError) as cause:
+            raise SpecError.of("spec.yaml", f"{'.'.join(key)}: {first_line(cause)}; name another file") from cause
+        if outside:
+            roots = ", ".join(map(str, service.data_roots)) or "uploaded files only"
             raise NotAllowedError(
-                f"{'.'.join(key)}: {named} is outside what this service reads ({roots}); put the file there, or have "
-                "whoever runs it name its folder in TUNEYARD_DATA_ROOTS"
+                f"{'.'.join(key)}: {named} is outside what this service reads ({roots}); upload it with: tuneyard data "
+                "add FILE, or have whoever runs the service name its folder in TUNEYARD_DATA_ROOTS"
             )
         if not Path(named).exists() and not is_pattern(named):
             raise SpecError.of("spec.yaml", f"{'.'.join(key)}: there is no file {named} where the service runs")
 
 
 def _meant(named: str) -> Iterator[Path]:
-    """What a path or a pattern names: the folder that it begins in, each file that fits it, all inside of a folder."""
+    """What a path or a pattern names: the folder that it begins in, each file that fits it, all inside of a folder.
+
+    Raises ValueError for a pattern that may mean others tomorrow, or too many to look at.
+    """
     parts = Path(named).parts
     yield Path(*itertools.takewhile(lambda part: not is_pattern(part), parts))
-    if is_pattern(named):
-        yield from map(Path, glob.iglob(named, recursive=True))
-    if Path(named).is_dir():
-        yield from Path(named).rglob("*")
-
-
-def _below(path: Path, roots: tuple[Path, ...]) -> bool:
-    return any(path == root or path.is_relative_to(root) for root in roots)
+    if is_pattern(named) and (".." in parts or parts.count("**") > 1):
+        raise ValueError(f"the pattern {named} has .. in it, or ** twice")
+    found = map(Path, glob.iglob(named, recursive=True)) if is_pattern(named) else Path(named).rglob("*")
+    for number, path in enumerate(found):
+        if number == MOST_FILES:
+            raise ValueError(f"{named} means more than {MOST_FILES:,} files")
+        yield path
 
 
 async def _parts(path: Path, offset: int) -> AsyncIterator[bytes]:
@@ -302,7 +311,8 @@ async def _stream(service: Service, sweep_id: str, path: Path, offset: int) -> A
         entry = await asyncio.to_thread(service.store.get, sweep_id)  # before the log, so that its last words are read
         async for added in _parts(path, offset):
             offset += len(added)
-            yield _event("log", decoder.decode(added), offset)
+            text = decoder.decode(added)
+            yield _event("log", text, offset - len(decoder.getstate()[0]))
         if entry.job.state in ENDED:
             yield _event("end", entry.job.state, offset)
             return

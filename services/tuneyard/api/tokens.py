@@ -15,13 +15,16 @@ from tuneyard.api.service import Admin, Parts, Viewer
 router = APIRouter(prefix="/api/v1", tags=["tokens"], responses=responses(401, 403, 422, 503))
 
 
+YEAR_9999_MS = 253_402_300_799_000  # the last that calendars of Python's kind know
+
+
 class Wanted(BaseModel):
     """Whose token, what it may do, and how long it lives; without that, until it is revoked."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"name": "ann", "role": "submitter"}]})
     name: str = Field(max_length=64)
     role: Role
-    expires_ms: int | None = Field(None, ge=0, le=2**53, description="Milliseconds since 1970, UTC.")
+    expires_ms: int | None = Field(None, ge=0, le=YEAR_9999_MS, description="Milliseconds since 1970, UTC.")
 
 
 class Made(BaseModel):

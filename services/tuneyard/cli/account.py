@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import sys
 import time
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,10 @@ from tuneyard import settings
 from tuneyard.cli.output import Json, table, when
 from tuneyard.cli.service import the_client
 from tuneyard_pipelines.errors import InputError
+
+if TYPE_CHECKING:
+    from tuneyard.accounts import Role
+    from tuneyard.client import Made
 
 DAY_MS = 86_400_000
 
@@ -54,13 +59,16 @@ def whoami(as_json: Json = False) -> None:
         print(f"{person.name}, {person.role}, at {client.url}")
 
 
-@app.command()
-def create(
+@app.command("create")
+def create_(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is to be.")],
     role: Annotated[str, typer.Option("--role", help="viewer, submitter, promoter or admin.")] = "submitter",
     days: Annotated[
         int | None, typer.Option("--days", min=1, max=3650, help="It lives so long; otherwise until it is revoked.")
     ] = None,
+    here: Annotated[
+        bool, typer.Option("--here", help="In the home's database itself, as whoever runs the service may.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a token, and print its text, this once."""
@@ -70,13 +78,29 @@ def create(
     if known is None:
         raise InputError(f"--role {role}: allowed: {', '.join(ROLES)}")
     expires_ms = None if days is None else int(time.time() * 1000) + days * DAY_MS
-    made = the_client().create_token(name, known, expires_ms=expires_ms)
+    create = _create_here if here else the_client().create_token
+    made = create(name, known, expires_ms=expires_ms)
     if as_json:
         print(json.dumps({**asdict(made.token), "secret": made.secret}))
         return
     until = f", until {when(made.token.expires_ms)}" if made.token.expires_ms else ""
     print(f"token {made.token.token_id} of {name}, {role}{until}; its text is not shown again:", file=sys.stderr)
     print(made.secret)
+
+
+def _create_here(name: str, role: Role, *, expires_ms: int | None) -> Made:
+    from tuneyard.accounts import Accounts
+    from tuneyard.client import Made
+    from tuneyard.database import Database
+
+    home = settings.find_home()
+    settings.make_home(home)
+    database = Database(settings.database_url(home))
+    database.migrate()
+    now_ms = int(time.time() * 1000)
+    made = Accounts(database).create(name, role, created_by=getpass.getuser(), now_ms=now_ms, expires_ms=expires_ms)
+    database.close()
+    return Made(*made)
 
 
 @app.command("list")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tuneyard.cli.output import Json, Set, Task, one_line, reporting, table
+from tuneyard.cli.service import find_client, the_client
 from tuneyard_pipelines.data_facts import Lengths, TokenizerFacts, size
+from tuneyard_pipelines.errors import InputError
 
 if TYPE_CHECKING:
     from tuneyard.local import DataView
@@ -19,9 +23,32 @@ BAR = 40
 SHOWN_CHARACTERS = 160
 
 
-@app.callback()
-def _root() -> None:
-    pass
+@app.command()
+def add(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A data file on this machine.")], as_json: Json = False
+) -> None:
+    """Send a file to the service, which keeps it once; prints the path by which a spec may name it."""
+    if not file.is_file():
+        raise InputError(f"{file}: there is no such file; name one data file")
+    kept = the_client().upload(file)
+    print(json.dumps(asdict(kept)) if as_json else kept.path)
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """The built-in data, and the files that the service keeps."""
+    from tuneyard_pipelines.catalog import BUILTIN_DATA
+
+    client = find_client()
+    kept = client.uploads() if client else []
+    if as_json:
+        print(json.dumps({"builtin": list(BUILTIN_DATA), "kept": [asdict(one) for one in kept]}))
+        return
+    for name in BUILTIN_DATA:
+        print(name)
+    if kept:
+        print()
+        table(("file", "size", "path"), [(one.name, size(one.received_bytes), one.path or "") for one in kept])
 
 
 @app.command()

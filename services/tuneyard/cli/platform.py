@@ -13,7 +13,7 @@ import typer
 
 from tuneyard import settings
 from tuneyard.cli.output import Json, one_line, table, when
-from tuneyard_pipelines.errors import InputError, TuneyardError
+from tuneyard_pipelines.errors import TuneyardError
 
 if TYPE_CHECKING:
     from tuneyard.platform import Look, State
@@ -137,7 +137,7 @@ def _queue(home: Path, state: State) -> dict[str, int] | None:
     try:
         with contextlib.closing(Store.open(url)) as store:
             return {"running": len(store.active()), "queued": len(store.waiting())}
-    except (InputError, TuneyardError):
+    except TuneyardError:
         return None
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuneyard import settings
-from tuneyard_pipelines.errors import InputError, UnreachableError
+from tuneyard_pipelines.errors import InputError, TuneyardError, UnreachableError
 
 if TYPE_CHECKING:
     from tuneyard.client import Client
     from tuneyard.sweeps import Listed, View
     from tuneyard_pipelines.journal import SweepFolder
+    from tuneyard_pipelines.spec import SweepSpec
 
 
 def find_client() -> Client | None:
@@ -26,10 +29,10 @@ def find_client() -> Client | None:
 
 
 def the_client() -> Client:
-    """Raises InputError where there is none."""
+    """Raises UnreachableError where there is none."""
     client = find_client()
     if client is None:
-        raise InputError(
+        raise UnreachableError(
             f"{settings.find_home()}: no service here; start one with: tuneyard up, or name one: tuneyard login URL"
         )
     return client
@@ -38,7 +41,8 @@ def the_client() -> Client:
 def queued(sweep_id: str, *, trials: int = 0) -> tuple[Client, View] | None:
     """The sweep whose id begins so, with so many of its trials, if it is one of the service's.
 
-    None for a local one, also while the service does not answer. Raises InputError when several begin so.
+    None for a local one, also while the service does not answer or lets nobody in. Raises InputError when several
+    begin so.
     """
     from tuneyard.client import UnknownError
 
@@ -50,14 +54,39 @@ def queued(sweep_id: str, *, trials: int = 0) -> tuple[Client, View] | None:
         view = client.sweep(sweep_id, trials=trials)
     except UnknownError:
         return None
-    except UnreachableError:
-        if local:
-            return None
-        raise
+    except TuneyardError as error:
+        if not local:
+            raise
+        print(f"warning: {error}", file=sys.stderr)
+        return None
     if local:
         ids = ", ".join([*local[:5], view.sweep_id])
         raise InputError(f"sweep {sweep_id!r}: {ids} begin so; give more of the id")
     return client, view
+
+
+def for_the_service(spec: SweepSpec, client: Client) -> SweepSpec:
+    """The spec as the service can run it: what it names on this machine is uploaded, unless the two share a home.
+
+    Raises InputError for a folder and for a pattern, which are many files.
+    """
+    from tuneyard import logins
+    from tuneyard_pipelines.spec import at_paths, data_files
+
+    if (own := logins.read(settings.find_home())) is not None and own.url == client.url:
+        return spec
+    sent: dict[tuple[str, ...], str] = {}
+    for key, named in data_files(spec.data).items():
+        if not Path(named).is_file():
+            raise InputError(
+                f"{'.'.join(key)}: {named} is not one file, and only single files are sent to {client.url}; join them, "
+                "or put them where the service reads, and name them as they are there"
+            )
+        kept = client.upload(Path(named))
+        assert kept.path is not None
+        print(f"{Path(named).name}: kept by the service as {kept.digest[:12]}", file=sys.stderr)
+        sent[key] = kept.path
+    return spec.model_copy(update={"data": at_paths(spec.data, sent)})
 
 
 def local_folders() -> list[SweepFolder]:

@@ -15,7 +15,7 @@ import typer
 
 from tuneyard import requests, settings
 from tuneyard.cli.output import Json, Mlflow, Set, reporting, table, when
-from tuneyard.cli.service import find_client, local_folders, queued, state_text, the_client
+from tuneyard.cli.service import find_client, for_the_service, local_folders, queued, state_text, the_client
 from tuneyard_pipelines.errors import UNWRITABLE, InputError, RefusedError, TuneyardError, UnreachableError
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ def run(
     """Train a sweep here and now: progress on screen, runs in MLflow, the best model registered."""
     if sweep_id is not None:
         from tuneyard import driver
+        from tuneyard.cli.screen import watching
 
-        sys.exit(driver.run(settings.find_home(), sweep_id))
+        sys.exit(driver.run(settings.find_home(), sweep_id, watching))
     if spec is None:
         raise InputError("SPEC: name a sweep's YAML file, as in: tuneyard sweep run examples/dates.yaml")
     from tuneyard_pipelines.plan import runnable
@@ -95,8 +96,9 @@ def submit(
 
     loaded = load(spec, overrides)
     client = the_client()
-    sweep = client.submit(loaded.text(), priority=priority)
-    print(f"sweep {sweep.sweep_id} ({sweep.name}) is queued; see it with: tuneyard sweep show {sweep.sweep_id}")
+    sweep = client.submit(for_the_service(loaded, client).text(), priority=priority)
+    print(f"sweep {sweep.sweep_id} ({sweep.name}) is {sweep.state} at {client.url}")
+    print(f"follow it with: tuneyard sweep logs {sweep.sweep_id} --follow")
     if wait:
         _wait(client, sweep.sweep_id)
 
@@ -242,12 +244,14 @@ def list_(as_json: Json = False) -> None:
     home = settings.find_home()
     client = find_client()
     found: list[sweeps.Listed] = []
+    folders = sweeps.all_folders(home)
     try:
         if client is not None:
             found += client.sweeps()
-    except UnreachableError as error:  # the local ones can be seen all the same
+            folders = local_folders()
+    except TuneyardError as error:  # what lies here can be seen all the same
         _warn(error)
-    for folder in local_folders():
+    for folder in folders:
         try:
             found.append(sweeps.Listed.of(sweeps.look(folder)))
         except InputError as error:  # one damaged folder hides no other
@@ -256,8 +260,7 @@ def list_(as_json: Json = False) -> None:
     if as_json:
         print(json.dumps([sweep.to_dict() for sweep in found]))
     elif not found:
-        service = f" and none at {client.url}" if client else ""
-        print(f"no sweeps in {home / 'sweeps'}{service}; start one with: tuneyard sweep run SPEC")
+        print(f"no sweeps in {home / 'sweeps'}; start one with: tuneyard sweep run SPEC")
     else:
         rows = [
             (one.sweep_id, one.name, one.state, one.counted, one.best_text, when(one.created_ms), one.where)

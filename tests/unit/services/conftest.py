@@ -28,6 +28,7 @@ Cli = Callable[..., Done]
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """`tuneyard` with these words, in a folder of its own whose home is `.tuneyard`."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
     def call(*words: str, stdin: str | bytes = "") -> Done:
         monkeypatch.setattr(sys, "argv", ["tuneyard", *words])

@@ -19,7 +19,7 @@ from service import Served, serving
 
 from tuneyard import jobs
 from tuneyard.accounts import ROLES, Role
-from tuneyard.api import ROUTERS, create_app
+from tuneyard.api import LARGEST_BODY_BYTES, ROUTERS, create_app
 from tuneyard.api.problems import CODES, MEDIA_TYPE
 from tuneyard.api.service import Slowdown
 from tuneyard.client import Client, UnknownError
@@ -47,6 +47,9 @@ NEEDS: dict[tuple[str, str], Role] = {
     ("POST", "/api/v1/sweeps/{sweep_id}/retry"): "submitter",
     ("POST", "/api/v1/sweeps/{sweep_id}/extend"): "submitter",
     ("POST", "/api/v1/sweeps/{sweep_id}/add"): "submitter",
+    ("GET", "/api/v1/uploads"): "viewer",
+    ("GET", "/api/v1/uploads/{digest}"): "submitter",
+    ("PUT", "/api/v1/uploads/{digest}"): "submitter",
     ("GET", "/api/v1/queue"): "viewer",
     ("POST", "/api/v1/queue/pause"): "admin",
     ("POST", "/api/v1/queue/resume"): "admin",
@@ -66,6 +69,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "add": {"points": ["num_heads=2"]},
     "{sweep_id}": {"priority": 9},
 }
+NO_KEY = {"Idempotency-Key": ""}
 NOBODY = "ty_00000000_" + "x" * 43
 
 
@@ -121,7 +125,13 @@ def test_a_route_takes_its_role_and_no_lower_one(served: Served, role: Role | No
     token = served.token(f"one-{role}", role) if role else ""
     for (method, path), needed in NEEDS.items():
         answer = asked(
-            served, method, path.replace("{sweep_id}", "zz").replace("{owner}", "o").replace("{token_id}", "t"), token
+            served,
+            method,
+            path.replace("{sweep_id}", "zz")
+            .replace("{owner}", "o")
+            .replace("{token_id}", "t")
+            .replace("{digest}", "0" * 64),
+            token,
         )
         if role is None:
             assert (answer.status_code, problem(answer)["code"]) == (401, "not_logged_in"), path
@@ -158,15 +168,22 @@ def test_a_wrong_token_is_answered_slower_each_time_and_logged(
     assert "a token that lets nobody in, from 127.0.0.1" in caplog.text
     assert NOBODY not in caplog.text
     slow = Slowdown()
-    waits_s = []
-    for _ in range(12):
-        waits_s.append(slow.wait_s("a"))
-        slow.was_wrong("a")
-    assert waits_s[:4] == [0.0, 0.1, 0.2, 0.4]
-    assert waits_s[-1] == 5.0
-    assert slow.wait_s("b") == 0.0
-    slow.was_right("a")
-    assert slow.wait_s("a") == 0.0
+    assert [slow.wrong_s("a") for _ in range(12)][:4] == [0.1, 0.2, 0.4, 0.8]
+    assert (slow.wrong_s("a"), slow.wrong_s("b")) == (5.0, 0.1)
+
+
+def test_only_wrong_tokens_wait(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[str] = []
+
+    def wrong_s(slow: Slowdown, address: str) -> float:
+        waited.append(address)
+        return 0.0
+
+    monkeypatch.setattr(Slowdown, "wrong_s", wrong_s)
+    asked(served, "GET", "/api/v1/whoami", NOBODY)
+    assert waited == ["127.0.0.1"]
+    asked(served, "GET", "/api/v1/whoami", served.token("ann"))
+    assert waited == ["127.0.0.1"]
 
 
 def test_a_revoked_token_lets_nobody_in_any_more(served: Served) -> None:
@@ -343,6 +360,12 @@ def test_a_spec_that_is_wrong_is_refused_with_where_and_what(served: Served, ann
         ("POST", "/api/v1/sweeps", {"json": {"spec": "x" * ((1 << 20) + 1)}}, "body.spec"),
         ("POST", "/api/v1/sweeps", {"content": b"{"}, "body"),
         ("POST", "/api/v1/sweeps", {}, "body"),
+        (
+            "POST",
+            "/api/v1/sweeps",
+            {"json": {"spec": SPEC}, "headers": {"Idempotency-Key": ""}},
+            "header.idempotency-key",
+        ),
         ("GET", "/api/v1/sweeps?limit=0", {}, "query.limit"),
         ("GET", "/api/v1/sweeps?state=nope", {}, "query.state.0"),
         ("GET", "/api/v1/sweeps/zz/events?after=-1", {}, "query.after"),
@@ -363,6 +386,8 @@ def test_what_is_not_there_is_a_404(served: Served, ann: Client) -> None:
         assert (answer.status_code, problem(answer)["code"]) == (404, "not_found")
     with pytest.raises(UnknownError, match="sweep 'zz': not in the queue"):
         ann.sweep("zz")
+    gone = asked(served, "DELETE", "/api/v1/tokens/nope", served.token("root", "admin"))
+    assert (gone.status_code, problem(gone)["code"]) == (404, "not_found")
     assert problem(asked(served, "PUT", "/api/v1/sweeps", served.token("ann")))["code"] == "method_not_allowed"
 
 
@@ -389,6 +414,9 @@ def test_files_are_read_from_the_named_folders_only(tmp_path: Path) -> None:
             ann.plan(SPEC.replace("source: builtin/dates, examples: 200", f"source: '{source}', {read}"))
 
         plan(f"{tmp_path}/data/good.csv")
+        kept = ann.upload(tmp_path / "secret.csv").path
+        assert kept is not None
+        plan(kept)
         plan(f"{tmp_path}/data/g*.csv")
         for outside in (
             tmp_path / "secret.csv",
@@ -396,12 +424,19 @@ def test_files_are_read_from_the_named_folders_only(tmp_path: Path) -> None:
             tmp_path / "data" / ".." / "secret.csv",
             tmp_path / "data" / "up" / "*.csv",
             tmp_path / "data" / "*.csv",
+            tmp_path / ".tuneyard" / "x.csv",
             "/etc/*.txt",
         ):
             with pytest.raises(RefusedError, match=r"data\.source: .* is outside what this service reads"):
                 plan(str(outside))
-        with pytest.raises(InputError, match="there is no file"):
-            plan(f"{tmp_path}/data/none.csv")
+        for wrong, why in (
+            ("none.csv", "there is no file"),
+            ("[x]/../../secret.csv", r"the pattern .* has \.\. in it"),
+            ("**/**/*.csv", r"or \*\* twice"),
+            ("x" * 300 + ".csv", "File name too long"),
+        ):
+            with pytest.raises(InputError, match=why):
+                plan(f"{tmp_path}/data/{wrong}")
         with pytest.raises(RefusedError, match="TUNEYARD_HUB=1"):
             ann.plan(
                 SPEC.replace(
@@ -451,3 +486,62 @@ def test_the_application_loads_no_torch_and_no_ray() -> None:
     heavy = ("torch", "ray", "pytorch_lightning", "datasets", "tuneyard_modules")
     script = f"import sys, tuneyard.api.__main__; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "[]"
+
+
+def test_q10_a_file_is_sent_once_by_its_content_and_goes_on_where_it_broke_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuneyard.client.PIECE_BYTES", 1000)
+    (tmp_path / "a").mkdir()
+    file = tmp_path / "a" / "pairs é.csv"
+    file.write_bytes(bytes(range(256)) * 10)
+    with serving(tmp_path / "home") as served:
+        ann, put = served.client("ann"), httpx2.Client.put
+        sent: list[int] = []
+
+        def flaky(client: httpx2.Client, url: str, **more: Any) -> httpx2.Response:
+            sent.append(more["params"]["offset"])
+            if len(sent) in (2, 3):
+                if len(sent) == 3:
+                    put(client, url, **more)  # it came, but its answer is lost
+                raise httpx2.ReadError("cut off")
+            return put(client, url, **more)
+
+        monkeypatch.setattr(httpx2.Client, "put", flaky)
+        kept = ann.upload(file)
+        assert sent == [0, 1000, 1000, 2000]
+        assert kept.path is not None
+        assert Path(kept.path).read_bytes() == file.read_bytes()
+        assert Path(kept.path).name == file.name
+        assert served.client("bob").upload(file) == kept
+        assert len(sent) == 4, "what is there is not sent again"
+        assert ann.uploads() == [kept]
+        empty = tmp_path / "a" / "empty.txt"
+        empty.touch()
+        assert ann.upload(empty).received_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("digest", "query", "code"),
+    [
+        ("ab", {}, "invalid_input"),
+        ("0" * 64, {"name": "../../x"}, "invalid_input"),
+        ("0" * 64, {"name": ".hidden"}, "invalid_input"),
+        ("0" * 64, {"name": "a/b"}, "invalid_input"),
+        ("0" * 64, {}, "invalid_input"),  # the bytes have another digest
+        ("1" * 64, {"offset": 5}, "refused"),
+        ("1" * 64, {"total_bytes": 1}, "refused"),
+        ("1" * 64, {"total_bytes": 2 << 30 | 1}, "too_large"),
+    ],
+)
+def test_what_is_no_piece_of_a_file_is_refused(served: Served, digest: str, query: dict[str, Any], code: str) -> None:
+    query = {"name": "a.csv", "offset": 0, "total_bytes": 3} | query
+    answer = asked(served, "PUT", f"/api/v1/uploads/{digest}", served.token("ann"), params=query, content=b"abc")
+    assert problem(answer)["code"] == code
+    assert served.client("ann").uploads() == []
+
+
+def test_a_request_that_is_too_large_is_refused_before_it_is_read_whole(served: Served) -> None:
+    for more in ({"content": b"x" * (LARGEST_BODY_BYTES + 1)}, {"content": iter([b"x" * (1 << 20)] * 17)}):
+        answer = asked(served, "POST", "/api/v1/sweeps", served.token("ann"), **more)
+        assert answer.status_code == 413

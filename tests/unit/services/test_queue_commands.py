@@ -149,7 +149,7 @@ def test_bad_input_is_refused_and_leaves_nothing(cli: Cli, queue: Queue, words: 
 def test_without_a_service_it_is_said_how_to_have_one(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     done = cli("sweep", "submit", "spec.yaml")
-    assert done.code == 2
+    assert done.code == 3
     assert "tuneyard up" in done.err
     assert "tuneyard login URL" in done.err
     assert not (tmp_path / ".tuneyard").exists()
@@ -165,6 +165,46 @@ def test_while_the_service_is_away_local_sweeps_are_shown_and_no_others(
     assert "the service at http://127.0.0.1:9 does not answer" in listed.err
     assert cli("sweep", "show", "5eed").code == 0
     assert cli("sweep", "show", "abc").code == 3
+
+
+def test_a_login_that_is_revoked_hides_no_local_sweep_and_none_that_lies_here(
+    cli: Cli, queue: Queue, tmp_path: Path, make_sweep: MakeSweep
+) -> None:
+    make_sweep().close("interrupted")
+    of_the_queue = make_sweep(sweep_id="abc00001")
+    of_the_queue.folder.submitted.write_text(SPEC)
+    of_the_queue.close("interrupted")
+    login = logins.read(tmp_path / ".tuneyard")
+    assert login is not None
+    logins.keep(tmp_path / ".tuneyard", logins.Login(login.url, login.token[:-1] + "~"))
+    listed = cli("sweep", "list", "--json")
+    assert {sweep["sweep_id"]: sweep["where"] for sweep in json.loads(listed.out)} == {
+        "5eed0001": "local",
+        "abc00001": "queued",
+    }
+    assert "unknown, expired or revoked" in listed.err
+    assert cli("sweep", "show", "5eed").code == 0
+
+
+def test_whoever_runs_the_service_makes_the_first_token(cli: Cli, tmp_path: Path) -> None:
+    made = cli("token", "create", "ann", "--role", "admin", "--here")
+    assert made.code == 0, made.err
+    with serving(tmp_path / ".tuneyard") as served:
+        assert cli("login", served.url, stdin=made.out).out == f"{served.url}: logged in as ann, admin\n"
+        assert cli("whoami").out == f"ann, admin, at {served.url}\n"
+        assert "good" in cli("token", "list").out
+        other = json.loads(cli("token", "create", "bob", "--days", "3", "--json").out)
+        assert cli("token", "revoke", other["token_id"]).code == 0
+        assert cli("login", served.url, stdin=other["secret"]).code == 4
+    assert cli("logout").out == "logged out\n"
+    assert cli("whoami").code == 3
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://h:abc", "http://[::1", "http://ann:pw@h", "h:1"])
+def test_a_login_at_what_is_no_address_is_refused(cli: Cli, url: str) -> None:
+    assert cli("login", url, stdin="ty_x").code == 2
+    assert cli("login", "http://127.0.0.1:9", stdin="tökén").code == 2
+    assert cli("login", "http://127.0.0.1:9", stdin="").code == 2
 
 
 def test_waiting_ends_with_the_sweep(cli: Cli, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,3 +224,26 @@ def test_waiting_ends_with_the_sweep(cli: Cli, queue: Queue, monkeypatch: pytest
     assert done.code == 1
     assert done.out.splitlines()[-1] == "failed (trial_errors)"
     assert "no trial completed" in done.err
+
+
+def test_q10_what_a_spec_names_on_this_machine_goes_with_it(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a service elsewhere; that of this home reads it where it lies."""
+    (tmp_path / "pairs.csv").write_text("text,target\n" + "a,b\n" * 9)
+    read = "source: pairs.csv, columns: {source: text, target: target}, header: true"
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("source: builtin/dates, examples: 200", read))
+    with serving(tmp_path / "elsewhere" / ".tuneyard") as served:
+        monkeypatch.setenv("TUNEYARD_SERVICE", served.url)
+        monkeypatch.setenv("TUNEYARD_TOKEN", served.token("ann"))
+        done = cli("sweep", "submit", "spec.yaml")
+        assert done.code == 0, done.err
+        kept = Path(served.client("ann").uploads()[0].path or "")
+        assert kept.is_relative_to(tmp_path / "elsewhere")
+        assert str(kept) in served.service.store.waiting()[0].spec_text
+        assert cli("data", "add", "pairs.csv").out == f"{kept}\n"
+        assert str(kept) in cli("data", "list").out
+        (tmp_path / "spec.yaml").write_text((tmp_path / "spec.yaml").read_text().replace("pairs.csv", "'*.csv'"))
+        refused = cli("sweep", "submit", "spec.yaml")
+        assert refused.code == 2
+        assert "only single files are sent" in refused.err
