@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis.schemas import BaseSchema
 from service import Served, serving
+from waiting import PATIENCE_S
 
 REQUESTS = 300
 SPECS = 300
@@ -67,7 +68,7 @@ def test_no_request_is_answered_with_a_fault_of_ours(described: BaseSchema, serv
             if known and "sweep_id" in case.path_parameters:
                 case.path_parameters["sweep_id"] = there
             case.query.pop("follow", None)  # of a sweep that waits, logs never come to their end
-            answer = case.call(headers={"Authorization": f"Bearer {token}"})
+            answer = case.call(headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_S)
             assert answer.status_code < 500 or case.path == "/readyz", answer.text
 
         no_fault()
@@ -108,7 +109,7 @@ def mutated(draw: st.DrawFn) -> str:
 def test_a_mutated_spec_is_accepted_or_refused_with_its_place(served: Served, token: str, spec: str) -> None:
     sent: dict[str, Any] = {"spec": spec}
     answer = httpx2.post(
-        f"{served.url}/api/v1/plans", json=sent, headers={"Authorization": f"Bearer {token}"}, timeout=60
+        f"{served.url}/api/v1/plans", json=sent, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_S
     )
     if answer.status_code == 200:
         return

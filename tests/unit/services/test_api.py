@@ -16,6 +16,7 @@ import pytest
 from driven_sweep import SPEC
 from fastapi.routing import APIRoute
 from service import Served, serving
+from waiting import PATIENCE_S
 
 from tuneyard import jobs
 from tuneyard.accounts import ROLES, Role
@@ -87,7 +88,8 @@ def ann(served: Served) -> Client:
 
 def asked(served: Served, method: str, path: str, token: str = "", **more: Any) -> httpx2.Response:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return httpx2.request(method, served.url + path, headers=headers | more.pop("headers", {}), **more)
+    own = headers | more.pop("headers", {})
+    return httpx2.request(method, served.url + path, headers=own, timeout=PATIENCE_S, **more)
 
 
 def problem(answer: httpx2.Response) -> dict[str, Any]:
