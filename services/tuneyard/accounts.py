@@ -115,6 +115,13 @@ class Accounts:
             happened(connection, None, revoked_by, "token revoked", now_ms, message=f"{token_id}: {row['name']}")
             return Token(**{**row, "revoked_ms": now_ms})
 
+    def still_good(self, person: Person, now_ms: int) -> bool:
+        """Whether who was let in would be now; whom a proxy vouches for is."""
+        query = sa.select(*_COLUMNS).where(TOKENS.c.token_id == person.token_id)
+        with self._database.reading() as connection:
+            row = connection.execute(query).mappings().one_or_none()
+        return not person.token_id or (row is not None and not Token(**row).why_not(now_ms))
+
     def let_in(self, text: str, now_ms: int) -> Person | None:
         """Whose token this is; None for what lets nobody in. It takes as long for any text of a token's form."""
         found = _FORM.fullmatch(text)

@@ -323,6 +323,8 @@ class Client:
         for failures in range(1, TRIES + 1):
             try:
                 answer = self._http.request(method, path, **more)
+            except UnicodeEncodeError as cause:
+                raise InputError(f"{cause.object[:80]!r} is no text that can be sent; write it in Unicode") from cause
             except httpx2.HTTPError as cause:
                 if not again or failures == TRIES or isinstance(cause, (httpx2.ConnectError, httpx2.ConnectTimeout)):
                     raise self._silent(cause) from cause
@@ -375,4 +377,4 @@ def _part(text: str) -> str:
     """As one part of a path, whatever stands in it. Raises InputError for none, which would name something else."""
     if text in ("", ".", ".."):
         raise InputError(f"id {text!r}: give an id, or enough of its beginning")
-    return quote(text, safe="")
+    return quote(text, safe="", errors="replace")

@@ -139,7 +139,8 @@ def _parsed(url: str) -> sa.URL:
         parsed = sa.make_url(url)
     except (ArgumentError, ValueError):
         raise InputError(f"database {without_passwords(url)!r}: not a URL; use {URLS}") from None
-    if parsed.drivername == "sqlite" and parsed.database not in (None, "", ":memory:"):
+    # A relative path would mean another file to each process that has a folder of its own.
+    if parsed.drivername == "sqlite" and Path(parsed.database or "").is_absolute():
         return parsed
     if parsed.drivername in ("postgresql", "postgresql+psycopg"):
         return parsed.set(drivername="postgresql+psycopg")

@@ -273,15 +273,24 @@ def listening(state: State | None) -> Iterator[Finding]:
     if state is None or state.host != socket.gethostname():
         return
     outside: list[str] = []
+    looked = hidden = 0
     for part in state.parts:
         for process in members(part.pid) if part.pid is not None else []:
-            with contextlib.suppress(psutil.Error):
+            try:
                 outside += [f"{part.name} ({process.name()}) at {at}" for at in beyond_loopback(process)]
+                looked += 1
+            except psutil.NoSuchProcess:
+                continue
+            except psutil.Error:
+                hidden += 1
     if outside:
         do = "close them to other machines by a firewall; Ray asks for its token, which lies in the home"
         yield Finding("listening", "warning", f"beyond this machine: {', '.join(sorted(outside))}", do)
+    elif hidden or not looked:
+        found = f"{hidden} processes of the platform cannot be looked at" if hidden else "no part of it runs"
+        yield Finding("listening", "warning", found, "ask again as whoever runs the platform, while it is up")
     else:
-        yield Finding("listening", "ok", "all parts listen on loopback only, Ray's too")
+        yield Finding("listening", "ok", f"all {looked} processes of the platform listen on loopback only, Ray's too")
 
 
 def beyond_loopback(process: psutil.Process) -> list[str]:

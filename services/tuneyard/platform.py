@@ -344,13 +344,14 @@ def environment_of_servers(home: Path, environment: Mapping[str, str] = os.envir
 def environment_of_services(home: Path, ports: Ports, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """For the dispatcher and the API."""
     database = {name: environment[name] for name in ("TUNEYARD_DATABASE",) if name in environment}
+    roots = environment.get("TUNEYARD_DATA_ROOTS", _project(home))
     return {
         **environment_of_servers(home, environment),
         **database,
         "TUNEYARD_RAY": _url(ports.dashboard),
         "TUNEYARD_DRIVER": environment.get("TUNEYARD_DRIVER") or shlex.quote(_beside_python("tuneyard")),
         "TUNEYARD_LISTEN": f"{HOST}:{ports.api}",
-        "TUNEYARD_DATA_ROOTS": environment.get("TUNEYARD_DATA_ROOTS", _project(home)),
+        "TUNEYARD_DATA_ROOTS": os.pathsep.join(str(Path(root).resolve()) for root in roots.split(os.pathsep) if root),
         "MLFLOW_TRACKING_URI": _url(ports.mlflow),
     }
 

@@ -656,7 +656,7 @@ def test_limits_are_kept_by_owner(store: Store) -> None:
 
 @pytest.mark.parametrize("limits", [Limits(sweeps=-1), Limits(gpu_hours=math.nan), Limits(gpu_hours=math.inf)])
 def test_a_limit_is_an_amount(store: Store, limits: Limits) -> None:
-    with pytest.raises(InputError, match=r"limit of ada on .*: found .*; allowed: 0 or more, or none"):
+    with pytest.raises(InputError, match=r"limit of ada on .*: found .*; allowed: 0 to 1,000,000,000, or none"):
         store.set_limits("ada", limits, "root", 1)
 
 
@@ -669,6 +669,7 @@ def test_a_limit_is_an_amount(store: Store, limits: Limits) -> None:
         "sqlite:///:memory:",
         "mysql://me:s3cret@host/db",
         "postgresql://me:s3cret@host:x/db",
+        "sqlite:///queue.db",  # another file to each process with a folder of its own
     ],
 )
 def test_what_is_no_database_is_refused(url: str) -> None:

@@ -7,6 +7,7 @@ import codecs
 import glob
 import itertools
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -205,7 +206,8 @@ def logs(
     entry = service.store.find(sweep_id)
     path = service.queue(person).folder(entry.job.sweep_id).path / "driver.log"
     if follow:
-        return StreamingResponse(_stream(service, entry.job.sweep_id, path, offset), media_type="text/event-stream")
+        told = _stream(service, person, entry.job.sweep_id, path, offset)
+        return StreamingResponse(told, media_type="text/event-stream")
     return StreamingResponse(_parts(path, offset), media_type="text/plain; charset=utf-8")
 
 
@@ -304,16 +306,21 @@ async def _parts(path: Path, offset: int) -> AsyncIterator[bytes]:
         yield added
 
 
-async def _stream(service: Service, sweep_id: str, path: Path, offset: int) -> AsyncIterator[bytes]:
-    """Each event has the text that was added, as a JSON string, and the bytes known after it as its id."""
+async def _stream(service: Service, person: Person, sweep_id: str, path: Path, offset: int) -> AsyncIterator[bytes]:
+    """Each event has the text that was added, as a JSON string, and the bytes known after it as its id.
+
+    It breaks off once the person's token lets nobody in any more: who comes back is told.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    while True:
+    while await asyncio.to_thread(service.accounts.still_good, person, int(time.time() * 1000)):
         entry = await asyncio.to_thread(service.store.get, sweep_id)  # before the log, so that its last words are read
         async for added in _parts(path, offset):
             offset += len(added)
             text = decoder.decode(added)
             yield _event("log", text, offset - len(decoder.getstate()[0]))
         if entry.job.state in ENDED:
+            if rest := decoder.decode(b"", final=True):
+                yield _event("log", rest, offset)
             yield _event("end", entry.job.state, offset)
             return
         yield b": alive\n\n"  # so that who is gone is noticed

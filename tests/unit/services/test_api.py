@@ -311,6 +311,25 @@ def test_logs_are_followed_until_the_sweep_has_ended(served: Served) -> None:
     assert seen + "".join(pieces) == whole.decode()
 
 
+def test_who_follows_a_log_is_sent_away_once_their_token_is_revoked(served: Served) -> None:
+    gone = served.client("gone")
+    sweep_id = gone.submit(SPEC).sweep_id
+    (served.service.queue(gone.whoami()).folder(sweep_id).path / "driver.log").write_text("one\n")
+    pieces = gone.logs(sweep_id, follow=True)
+    assert next(pieces) == "one\n"
+    served.service.accounts.revoke(gone.whoami().token_id, revoked_by="root", now_ms=2)
+    with pytest.raises(RefusedError, match="revoked"):
+        next(pieces)
+
+
+@pytest.mark.parametrize("odd", ["\udcff", "ü"])
+def test_text_that_cannot_be_sent_is_the_callers_fault(ann: Client, odd: str) -> None:
+    with pytest.raises(InputError):
+        ann.sweep(odd)
+    with pytest.raises(InputError):
+        ann.submit(SPEC, key=odd)
+
+
 def test_the_queue_is_paused_and_limits_are_set_by_admins(served: Served) -> None:
     admin = served.client("root", "admin")
     admin.pause("new disks")
