@@ -17,12 +17,23 @@ from measurement import Measured, as_json, exit_code  # noqa: E402
 from planning import planning  # noqa: E402
 from queueing import listing, submitting  # noqa: E402
 from search_tokens import search_tokens  # noqa: E402
+from serving import reading, submitting_at_once  # noqa: E402
 from slots import slots  # noqa: E402
 from training_step import logging_every_step, training_step  # noqa: E402
 
 BENCHMARKS: Mapping[str, Callable[[], Measured]] = {
     benchmark.__name__: benchmark
-    for benchmark in (training_step, logging_every_step, slots, search_tokens, planning, submitting, listing)
+    for benchmark in (
+        training_step,
+        logging_every_step,
+        slots,
+        search_tokens,
+        planning,
+        submitting,
+        listing,
+        reading,
+        submitting_at_once,
+    )
 }
 
 
