@@ -14,7 +14,6 @@ import secrets
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -24,8 +23,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from tuneyard import logins, settings
 from tuneyard.accounts import Person, Role, Token
+from tuneyard.pages import Made, QueueNow, SweepPage, TrialPage
 from tuneyard.registry import Version
-from tuneyard.store import Event, Limits, Pause, TrialRow
+from tuneyard.store import Event, Limits
 from tuneyard.sweeps import Listed, View
 from tuneyard.uploads import PIECE_BYTES, Upload, digest_of
 from tuneyard_pipelines.errors import InputError, RefusedError, TuneyardError, UnreachableError, first_line
@@ -51,39 +51,6 @@ _KINDS: Mapping[int, type[TuneyardError]] = {
 
 class UnknownError(InputError):
     """The service knows nothing of that name."""
-
-
-@dataclass(frozen=True)
-class SweepPage:
-    """Some sweeps, newest first; `after` is where the next page goes on, None on the last."""
-
-    sweeps: tuple[Listed, ...]
-    after: str | None
-
-
-@dataclass(frozen=True)
-class TrialPage:
-    """Some trials of a sweep, and how many there are in all."""
-
-    trials: tuple[TrialRow, ...]
-    total: int
-
-
-@dataclass(frozen=True)
-class QueueNow:
-    """What has a driver, what waits in its order, and why nothing is started at present."""
-
-    active: tuple[Listed, ...]
-    waiting: tuple[Listed, ...]
-    paused: Pause | None
-
-
-@dataclass(frozen=True)
-class Made:
-    """A new token; `secret` is its text, which is told this once."""
-
-    token: Token
-    secret: str
 
 
 class Client:
@@ -116,10 +83,13 @@ class Client:
 
     @classmethod
     def find(cls, home: Path | None = None) -> Client:
-        """The service of this home, or that of the last login. Raises InputError where there is none."""
-        found = cls.of(home or settings.find_home())
+        """The service of this home, or that of the last login. Raises UnreachableError where there is none."""
+        home = home or settings.find_home()
+        found = cls.of(home)
         if found is None:
-            raise InputError("there is no service here; start one with: tuneyard up, or name it: tuneyard login URL")
+            raise UnreachableError(
+                f"{home}: no service here; start one with: tuneyard up, or name one: tuneyard login URL"
+            )
         return found
 
     @classmethod
@@ -210,8 +180,10 @@ class Client:
         return self._ask("GET", f"/sweeps/{_part(sweep_id)}/events", list[Event], query=wanted)
 
     def logs(self, sweep_id: str, *, follow: bool = False) -> Iterator[str]:
-        """What the sweep's driver said, in pieces; with `follow` until the sweep has ended, however
-        often the service is away."""
+        """What the sweep's driver said, in pieces.
+
+        With `follow` until the sweep has ended, however often the service is away meanwhile.
+        """
         path = f"/api/v1/sweeps/{_part(sweep_id)}/logs"
         if not follow:
             yield self._sent("GET", path).text

@@ -196,25 +196,16 @@ class Store:
 
     def find(self, prefix: str) -> Entry:
         """The sweep whose id begins so. Raises InputError when none or several do."""
-        found = self.begin_so(prefix)
+        begins = sa.and_(SWEEPS.c.sweep_id >= prefix, SWEEPS.c.sweep_id < f"{prefix}\U0010ffff")
+        query = sa.select(SWEEPS).where(begins if prefix else sa.false()).order_by(SWEEPS.c.sweep_id).limit(6)
+        with self._database.reading() as connection:
+            found = [_entry(row) for row in connection.execute(query).mappings()]
         if len(found) == 1:
             return found[0]
         if found:
             ids = ", ".join(entry.job.sweep_id for entry in found[:5]) + (", ..." if len(found) > 5 else "")
             raise InputError(f"sweep {prefix!r}: {ids} begin so; give more of the id")
         raise _unknown(prefix)
-
-    def ids(self) -> set[str]:
-        """Of every sweep that was ever submitted."""
-        with self._database.reading() as connection:
-            return set(connection.execute(sa.select(SWEEPS.c.sweep_id)).scalars())
-
-    def begin_so(self, prefix: str) -> list[Entry]:
-        """The first six of the sweeps whose ids begin so."""
-        begins = sa.and_(SWEEPS.c.sweep_id >= prefix, SWEEPS.c.sweep_id < f"{prefix}\U0010ffff")
-        query = sa.select(SWEEPS).where(begins if prefix else sa.false()).order_by(SWEEPS.c.sweep_id).limit(6)
-        with self._database.reading() as connection:
-            return [_entry(row) for row in connection.execute(query).mappings()]
 
     def entries(
         self,

@@ -11,19 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from tuneyard import sweeps
 from tuneyard.api.problems import responses
 from tuneyard.api.service import Admin, Parts, Viewer
-from tuneyard.store import Limits, Pause
-from tuneyard.sweeps import Listed
+from tuneyard.pages import QueueNow
+from tuneyard.store import Limits
 
 router = APIRouter(prefix="/api/v1", tags=["queue"], responses=responses(401, 403, 422, 503))
 Owner = Annotated[str, Path(max_length=64, description="A user's name, or * for all that have no limits of their own.")]
-
-
-class QueueNow(BaseModel):
-    """What has a driver, what waits in the order in which it may start, and why nothing is started at present."""
-
-    active: list[Listed]
-    waiting: list[Listed]
-    paused: Pause | None
 
 
 class Why(BaseModel):
@@ -37,11 +29,8 @@ class Why(BaseModel):
 def show(service: Parts, person: Viewer) -> QueueNow:
     """Who runs, who waits in which order and for what."""
     store = service.store
-    return QueueNow(
-        active=sweeps.listed(store, store.active()),
-        waiting=sweeps.listed(store, store.waiting()),
-        paused=store.paused(),
-    )
+    active, waiting = (tuple(sweeps.listed(store, entries)) for entries in (store.active(), store.waiting()))
+    return QueueNow(active, waiting, store.paused())
 
 
 @router.post("/queue/pause", status_code=204)

@@ -150,7 +150,6 @@ def at_least(role: Role) -> Any:
             raise NotAllowedError(f"{person.name} has the role {person.role}; this takes the role {role}: ask an admin")
         return person
 
-    allowed.role = role  # type: ignore[attr-defined]  # for the table of routes and roles
     return Depends(allowed)
 
 

@@ -21,8 +21,9 @@ from tuneyard.accounts import Person
 from tuneyard.api.problems import NotAllowedError, responses
 from tuneyard.api.service import Parts, Service, Submitter, Viewer, own
 from tuneyard.jobs import ENDED, State
+from tuneyard.pages import SweepPage, TrialPage
 from tuneyard.queue import Queue
-from tuneyard.store import Entry, Event, TrialRow
+from tuneyard.store import Entry, Event
 from tuneyard.sweeps import Listed, View
 from tuneyard_pipelines import plan as planning
 from tuneyard_pipelines.catalog import hub_name, is_pattern
@@ -93,20 +94,6 @@ class Changes(BaseModel):
     priority: int = Field(ge=0, le=100)
 
 
-class SweepPage(BaseModel):
-    """Some sweeps, newest first; `after` is where the next page goes on, null on the last."""
-
-    sweeps: list[Listed]
-    after: str | None
-
-
-class TrialPage(BaseModel):
-    """Some trials of a sweep, and how many there are in all."""
-
-    trials: list[TrialRow]
-    total: int
-
-
 @router.post("/plans")
 def plan(asked: SpecText, service: Parts, person: Viewer) -> dict[str, Any]:
     """What would run: points, models, memory, tokens; nothing is made."""
@@ -142,7 +129,7 @@ def list_(
 ) -> SweepPage:
     """Sweeps of the queue, newest first."""
     page = service.store.entries(states=state, owner=owner, name=name, limit=limit, after=after)
-    return SweepPage(sweeps=sweeps.listed(service.store, page.entries), after=page.after)
+    return SweepPage(tuple(sweeps.listed(service.store, page.entries)), page.after)
 
 
 @router.get("/sweeps/{sweep_id}", responses=responses(404))
@@ -170,7 +157,7 @@ def trials(
     entry = service.store.find(sweep_id)
     mode = sweeps.stored_spec(entry.spec_text).mode
     found = service.store.trials(entry.job.sweep_id, order=order, mode=mode, limit=limit, offset=offset, state=state)
-    return TrialPage(trials=found, total=service.store.count_trials(entry.job.sweep_id, state))
+    return TrialPage(tuple(found), service.store.count_trials(entry.job.sweep_id, state))
 
 
 @router.get("/sweeps/{sweep_id}/events", responses=responses(404))

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tuneyard.accounts import Person, Role, Token
 from tuneyard.api.problems import responses
 from tuneyard.api.service import Admin, Parts, Viewer
+from tuneyard.pages import Made
 
 router = APIRouter(prefix="/api/v1", tags=["tokens"], responses=responses(401, 403, 422, 503))
 
@@ -25,13 +26,6 @@ class Wanted(BaseModel):
     name: str = Field(max_length=64)
     role: Role
     expires_ms: int | None = Field(None, ge=0, le=YEAR_9999_MS, description="Milliseconds since 1970, UTC.")
-
-
-class Made(BaseModel):
-    """A new token; `secret` is its text, which is told this once."""
-
-    token: Token
-    secret: str
 
 
 @router.get("/whoami")
@@ -52,7 +46,7 @@ def create(wanted: Wanted, service: Parts, person: Admin) -> Made:
     token, secret = service.accounts.create(
         wanted.name, wanted.role, created_by=person.name, now_ms=_now_ms(), expires_ms=wanted.expires_ms
     )
-    return Made(token=token, secret=secret)
+    return Made(token, secret)
 
 
 @router.delete("/tokens/{token_id}", responses=responses(404))

@@ -18,7 +18,7 @@ from tuneyard_pipelines.errors import InputError
 
 if TYPE_CHECKING:
     from tuneyard.accounts import Role
-    from tuneyard.client import Made
+    from tuneyard.pages import Made
 
 DAY_MS = 86_400_000
 
@@ -90,8 +90,8 @@ def create_(
 
 def _create_here(name: str, role: Role, *, expires_ms: int | None) -> Made:
     from tuneyard.accounts import Accounts
-    from tuneyard.client import Made
     from tuneyard.database import Database
+    from tuneyard.pages import Made
 
     home = settings.find_home()
     settings.make_home(home)

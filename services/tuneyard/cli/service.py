@@ -20,22 +20,16 @@ def find_client() -> Client | None:
     """The service of this home or of the last login; None where there is none."""
     from tuneyard import logins
 
-    login = logins.find(settings.find_home())
-    if login is None:
+    if logins.find(settings.find_home()) is None:  # then its client need not be imported
         return None
-    from tuneyard.client import Client
-
-    return Client(login.url, login.token)
+    return the_client()
 
 
 def the_client() -> Client:
     """Raises UnreachableError where there is none."""
-    client = find_client()
-    if client is None:
-        raise UnreachableError(
-            f"{settings.find_home()}: no service here; start one with: tuneyard up, or name one: tuneyard login URL"
-        )
-    return client
+    from tuneyard.client import Client
+
+    return Client.find()
 
 
 def queued(sweep_id: str, *, trials: int = 0) -> tuple[Client, View] | None:
@@ -49,18 +43,18 @@ def queued(sweep_id: str, *, trials: int = 0) -> tuple[Client, View] | None:
     client = find_client()
     if client is None:
         return None
-    local = [folder.sweep_id for folder in local_folders() if folder.sweep_id.startswith(sweep_id)]
+    here = [folder.sweep_id for folder in local_folders() if folder.sweep_id.startswith(sweep_id)]
     try:
         view = client.sweep(sweep_id, trials=trials)
     except UnknownError:
         return None
     except TuneyardError as error:
-        if not local:
+        if not here:
             raise
         print(f"warning: {error}", file=sys.stderr)
         return None
-    if local:
-        ids = ", ".join([*local[:5], view.sweep_id])
+    if here:
+        ids = ", ".join([*here[:5], view.sweep_id])
         raise InputError(f"sweep {sweep_id!r}: {ids} begin so; give more of the id")
     return client, view
 
@@ -87,6 +81,22 @@ def for_the_service(spec: SweepSpec, client: Client) -> SweepSpec:
         print(f"{Path(named).name}: kept by the service as {kept.digest[:12]}", file=sys.stderr)
         sent[key] = kept.path
     return spec.model_copy(update={"data": at_paths(spec.data, sent)})
+
+
+def local(sweep_id: str) -> SweepFolder:
+    """The local sweep whose id begins so, which may be driven here.
+
+    Raises UnreachableError for one of the queue: that is its service's to drive.
+    """
+    from tuneyard import sweeps
+
+    folder = sweeps.find(settings.find_home(), sweep_id)
+    if folder.submitted.exists():
+        raise UnreachableError(
+            f"sweep {folder.sweep_id} is in the queue, and its service is not here; start that with: tuneyard up, or "
+            "name it: tuneyard login URL"
+        )
+    return folder
 
 
 def local_folders() -> list[SweepFolder]:

@@ -15,7 +15,7 @@ import typer
 
 from tuneyard import requests, settings
 from tuneyard.cli.output import Json, Mlflow, Set, reporting, table, when
-from tuneyard.cli.service import find_client, for_the_service, local_folders, queued, state_text, the_client
+from tuneyard.cli.service import find_client, for_the_service, local, local_folders, queued, state_text, the_client
 from tuneyard_pipelines.errors import UNWRITABLE, InputError, RefusedError, TuneyardError, UnreachableError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def resume(sweep_id: Id) -> None:
     if found := queued(sweep_id):
         _said(found[0].resume(found[1].sweep_id))
         return
-    folder = _find(sweep_id)
+    folder = local(sweep_id)
     requests.ask(folder, requests.resume(folder))
     _go_on(folder)
 
@@ -163,7 +163,7 @@ def stop(sweep_id: Id) -> None:
     if found := queued(sweep_id):
         _said(found[0].stop(found[1].sweep_id))
         return
-    folder = _find(sweep_id)
+    folder = local(sweep_id)
     _ask(folder, requests.stop(folder))
 
 
@@ -176,7 +176,7 @@ def extend(
     if found := queued(sweep_id):
         _said(found[0].extend(found[1].sweep_id, trials))
         return
-    folder = _find(sweep_id)
+    folder = local(sweep_id)
     _ask(folder, requests.extend(folder, trials))
 
 
@@ -192,7 +192,7 @@ def add(
     if found := queued(sweep_id):
         _said(found[0].add(found[1].sweep_id, points))
         return
-    folder = _find(sweep_id)
+    folder = local(sweep_id)
     _ask(folder, requests.add(folder, points))
 
 
@@ -202,7 +202,7 @@ def retry(sweep_id: Id) -> None:
     if found := queued(sweep_id):
         _said(found[0].retry(found[1].sweep_id))
         return
-    folder = _find(sweep_id)
+    folder = local(sweep_id)
     _ask(folder, requests.retry(folder))
 
 

@@ -167,6 +167,23 @@ def test_while_the_service_is_away_local_sweeps_are_shown_and_no_others(
     assert cli("sweep", "show", "abc").code == 3
 
 
+@pytest.mark.parametrize(
+    "words", [("resume",), ("stop",), ("retry",), ("extend", "--trials", "2"), ("add", "--point", "num_heads=2")]
+)
+def test_a_sweep_of_the_queue_is_never_driven_behind_its_back(
+    cli: Cli, make_sweep: MakeSweep, words: tuple[str, ...]
+) -> None:
+    sweep = make_sweep()
+    sweep.folder.submitted.write_text(SPEC)
+    sweep.close("interrupted")
+    command, *options = words
+    refused = cli("sweep", command, "5eed", *options)
+    assert refused.code == 3
+    assert "its service is not here; start that with: tuneyard up" in refused.err
+    assert not sweep.folder.control.exists()
+    assert cli("sweep", "show", "5eed").code == 0
+
+
 def test_a_login_that_is_revoked_hides_no_local_sweep_and_none_that_lies_here(
     cli: Cli, queue: Queue, tmp_path: Path, make_sweep: MakeSweep
 ) -> None:
