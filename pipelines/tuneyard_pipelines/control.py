@@ -118,16 +118,23 @@ def ask(folder: SweepFolder, requests: Iterable[Request]) -> None:
         os.fsync(out.fileno())
 
 
-Outcome = Literal["cancelled", "out_of_budget"]
+Outcome = Literal["cancelled", "out_of_budget", "interrupted"]
 
 
 @dataclass(frozen=True)
 class Finish:
-    """Why an attempt comes to its end before all is done, and since when; `outcome` is that of trials in a leg."""
+    """Why an attempt comes to its end before all is done, and since when; `outcome` is that of trials in a leg.
+
+    What is interrupted goes on later: its legs end with a checkpoint and no validation, and are no end of any trial.
+    """
 
     outcome: Outcome
     reason: str
     time_ms: int
+
+    @property
+    def interrupts(self) -> bool:
+        return self.outcome == "interrupted"
 
 
 def finish(folder: SweepFolder, attempt: int, why: Finish) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ray.tune.search import Searcher
 
-from tuneyard_pipelines import checkpoints, promotion
+from tuneyard_pipelines import checkpoints, control, promotion
 from tuneyard_pipelines.catalog import Mode, Vocabularies
 from tuneyard_pipelines.control import Finish, Inbox, Wishes
 from tuneyard_pipelines.errors import TuneyardError
@@ -33,6 +33,7 @@ from tuneyard_pipelines.promotion import Else, Go, Rules
 from tuneyard_pipelines.proposals import Observed, propose
 from tuneyard_pipelines.space import Space
 from tuneyard_pipelines.spec import Point, SweepSpec, display_name
+from tuneyard_pipelines.watchdog import at_work
 
 log = logging.getLogger(__name__)
 _Stand = TypeVar("_Stand", LegEnded, LegCut)
@@ -88,6 +89,15 @@ class LegSearcher(Searcher):
     def asked_meanwhile(self) -> bool:
         """Whether something was asked for after the last leg was chosen."""
         return self._inbox.read().heard > self.heard
+
+    def interrupt(self) -> None:
+        """Have the legs that train save where they are, and end."""
+        why = Finish("interrupted", "its driver was told to end", self._now_ms())
+        control.finish(self._journal.folder, self._attempt, why)
+
+    def training(self) -> bool:
+        """Whether a leg trains at present; one whose process is only about to begin does not."""
+        return any(at_work(leg.attempt_folder) for leg in list(self._legs.values()))
 
     def suggest(self, trial_id: str) -> Any:
         """A leg as Tune's config, None to be asked again, or FINISHED. Raises what `on_trial_complete` met."""

@@ -61,6 +61,8 @@ from tuneyard_pipelines.watchdog import last_words
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
+SAVE_S = 15.0
+"""How long trials may take to save a last checkpoint when the driver is told to end."""
 FULL_BYTES = 1 << 20  # a disk with less is taken for full
 MakeCallbacks = Callable[[Leg], Sequence[Any]]
 
@@ -422,13 +424,16 @@ def versions(spec: SweepSpec) -> dict[str, str]:
 class _Signals:
     """SIGINT and SIGTERM raise KeyboardInterrupt, but under Tune they end its run in order: no leg counts as failed.
 
-    Ray puts a SIGTERM handler of its own in place when it starts, so enter this afterwards. Tune ends on SIGUSR1 as it
-    does on SIGINT. A second signal raises at once. Outside the main thread nothing is caught.
+    Legs that train have SAVE_S to save a last checkpoint first. Ray puts a SIGTERM handler of its own in place when it
+    starts, so enter this afterwards. Tune ends on SIGUSR1 as it does on SIGINT. A second signal raises at once. Outside
+    the main thread nothing is caught.
     """
 
     def __init__(self) -> None:
         self.searcher: LegSearcher | None = None
         self._before: dict[int, Any] = {}
+        self._over = threading.Event()
+        self._saving: threading.Thread | None = None
 
     def __enter__(self) -> _Signals:
         if threading.current_thread() is threading.main_thread():
@@ -441,6 +446,9 @@ class _Signals:
         return self
 
     def __exit__(self, *args: object) -> None:
+        self._over.set()
+        if self._saving is not None:
+            self._saving.join()
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
@@ -448,7 +456,20 @@ class _Signals:
         if self.searcher is None or self.searcher.stopping:
             raise KeyboardInterrupt
         self.searcher.stopping = True
-        signal.raise_signal(signal.SIGUSR1)
+        self._saving = threading.Thread(target=self._let_save, args=(self.searcher,), name="saving", daemon=True)
+        self._saving.start()
+
+    def _let_save(self, searcher: LegSearcher) -> None:
+        """Have Tune end its run once no leg trains any more, or when their time is over."""
+        until_s = time.monotonic() + SAVE_S
+        try:
+            searcher.interrupt()
+            while searcher.training() and time.monotonic() < until_s and not self._over.wait(LOOK_S):
+                pass
+        except OSError:  # a disk that is full or gone: there is nothing to wait for
+            log.exception("trials could not be told to save")
+        if not self._over.is_set():
+            os.kill(os.getpid(), signal.SIGUSR1)
 
 
 @contextlib.contextmanager

@@ -192,6 +192,7 @@ class _Run:
             compile_in_place(self.network)
         self.module = self.objective.module(self.network)
         self.finish: Finish | None = None
+        self.interrupted = False  # between two validations, by a driver that is told to end
         self.best_score: float | None = None
         self.since_best = 0
         self._looked_s = 0.0
@@ -234,14 +235,16 @@ class _Run:
                 )
             finally:
                 logger.file.close()
-            with self.module.averaged():
-                self._show()
+            if not self.interrupted:
+                with self.module.averaged():
+                    self._show()
         return self._result()
 
     def _stretch(self) -> Iterator[Any]:
         """The batches up to the next validation; at least one step, and no more once the sweep comes to its end."""
         for number, batch in enumerate(self.stream.between(self.cursor(), self.next_mark())):
             if number and number % self.config.training.accumulate == 0 and self.must_finish():
+                self.interrupted = self.finish is not None and self.finish.interrupts
                 return
             yield batch
 
@@ -311,19 +314,24 @@ class _Marks(pl.Callback):
     def __init__(self, run: _Run, until: float) -> None:
         self._run, self._until = run, until
 
-    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         self._run.watchdog.alive()
+        if self._run.interrupted:
+            trainer.limit_val_batches = 0  # no mark was reached: that is left to a later attempt
 
     def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
         self._run.watchdog.alive()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         run, module = self._run, self._run.module
-        metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("val/")}
-        score = metrics.get(run.spec.metric)
         share = run.stream.share(run.cursor())
-        score = score if score is not None and math.isfinite(score) else None
-        run.judge(score)
+        metrics: dict[str, float] = {}
+        score = None
+        if not run.interrupted:
+            metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("val/")}
+            score = metrics.get(run.spec.metric)
+            score = score if score is not None and math.isfinite(score) else None
+            run.judge(score)
         facts = Facts(
             step=trainer.global_step,
             position=module.batches_trained,

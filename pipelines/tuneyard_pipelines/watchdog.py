@@ -99,6 +99,11 @@ class Watchdog:
         return left_s + 1.0 if 0 < left_s < 2 * LOOK_S else LOOK_S
 
 
+def at_work(folder: Path) -> bool:
+    """Whether a watchdog watches a leg in this trial's folder, or was killed as it did."""
+    return (folder / STACK).exists()
+
+
 def last_words(folder: Path) -> tuple[str, str] | None:
     """Outcome and reason that the watchdog left in a trial's folder when it ended the process; None if it did not.
 

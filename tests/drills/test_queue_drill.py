@@ -13,7 +13,6 @@ The queue is in PostgreSQL, MLflow is a server, Ray is a head with its Jobs, eac
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
 from collections import Counter
@@ -136,18 +135,7 @@ def _kill_driver(drill: Drill) -> None:
 
 
 def _kill_worker(drill: Drill) -> None:
-    driver, folder = drill.driver(), str(drill.folder.path)
-
-    def at_a_leg() -> list[psutil.Process]:
-        found = []
-        for process in drill.platform.head.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                files = [file.path for file in process.open_files()]
-                if any(file.startswith(folder) and file.endswith("metrics.jsonl") for file in files):
-                    found.append(process)
-        return [process for process in found if process != driver]
-
-    drill.platform.wait(at_a_leg)[0].kill()
+    drill.platform.wait(lambda: drill.platform.at_a_leg(drill.sweep))[0].kill()
     drill.platform.wait(lambda: _failures(drill.folder.state()))
     drill.look("worker")
 

@@ -21,8 +21,9 @@ from torch import nn
 
 from tuneyard_modules.objective import Loader
 from tuneyard_modules.translation import TranslationModule
-from tuneyard_pipelines import checkpoints, data, pictures
+from tuneyard_pipelines import checkpoints, control, data, pictures
 from tuneyard_pipelines.checkpoints import Checkpoint
+from tuneyard_pipelines.control import Finish
 from tuneyard_pipelines.journal import AttemptStarted, Header, Journal, SweepFolder
 from tuneyard_pipelines.leg import NO_SPACE, Leg, LegResult
 from tuneyard_pipelines.metrics import MetricReader, MetricValue
@@ -78,8 +79,8 @@ class Trial:
     folder: SweepFolder
     spec: SweepSpec = SPEC
 
-    def run(self, rung: int, *callbacks: pl.Callback) -> LegResult:
-        return run_leg(Leg(str(self.folder.path), TRIAL, POINT, 1, rung), callbacks)
+    def run(self, rung: int, *callbacks: pl.Callback, attempt: int = 1) -> LegResult:
+        return run_leg(Leg(str(self.folder.path), TRIAL, POINT, attempt, rung), callbacks)
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
@@ -259,6 +260,51 @@ def test_r8_with_other_ways_of_training_a_cut_trial_is_the_unbroken_one(home: Pa
     states = [torch.load(trial.checkpoints[-1].state, weights_only=True) for trial in (whole, cut)]
     for key in ("state_dict", "moved"):
         assert all(torch.equal(states[1][key][name], weight) for name, weight in states[0][key].items())
+
+
+@dataclass
+class Interrupts(pl.Callback):
+    """The driver is told to end once optimiser step `step` is made."""
+
+    folder: SweepFolder
+    step: int
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
+        if trainer.global_step == self.step:
+            control.finish(self.folder, 1, Finish("interrupted", "told to end", 1))
+
+
+@pytest.mark.parametrize("step", [1, 2, 15], ids=["at a mark", "just after one", "between two"])
+def test_r10_an_interrupted_leg_saves_where_it_is_and_the_next_attempt_goes_on_there(
+    home: Path, unbroken: Trial, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuneyard_pipelines.trial.LOOK_S", 0.0)
+    trial, begun = make(home, f"interrupted-{step}"), Begun()
+    first = trial.run(2, Interrupts(trial.folder, step))
+    assert first.outcome == "interrupted", first.message
+    assert step <= first.step <= step + 2, "it ends with the step that was begun, and the one fetched early"
+    validated = {m.step for m in trial.metrics() if m.key == "val/loss"}
+    assert validated == {one for one in VALIDATED if one <= first.step}, "no validation but those planned"
+    Journal(trial.folder).append(AttemptStarted(2, 2, "node-1", {}, trial.folder.seals()))
+    assert trial.run(2, begun, attempt=2) == unbroken.run(2)
+    assert begun.steps == [first.step]
+    assert trial.values() == unbroken.values()
+    assert all(torch.equal(trial.weights[name], weight) for name, weight in unbroken.weights.items())
+
+
+def test_r10_what_was_interrupted_has_waited_and_averaged_as_if_it_had_not_been(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuneyard_pipelines.trial.LOOK_S", 0.0)
+    spec = changed(average="last", last_checkpoints=2, early_stopping=9, accumulate=2)
+    left, trial = make(home, "left-alone", spec), make(home, "interrupted-average", spec)
+    whole = left.run(2)
+    first = trial.run(2, Interrupts(trial.folder, 10))
+    assert (first.outcome, first.step) == ("interrupted", 11)
+    Journal(trial.folder).append(AttemptStarted(2, 2, "node-1", {}, trial.folder.seals()))
+    assert trial.run(2, attempt=2) == whole
+    assert trial.checkpoints[-1].facts == left.checkpoints[-1].facts
+    assert trial.values() == left.values()
 
 
 def test_what_is_loaded_is_the_average_that_was_validated(home: Path) -> None:

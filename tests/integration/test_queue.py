@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from tiny_sweep import runs_of, tiny
 
 from tuneyard.jobs import ENDED
 from tuneyard.store import Entry
+from tuneyard_pipelines import checkpoints
+from tuneyard_pipelines.journal import SweepFolder
 from tuneyard_pipelines.spec import SweepSpec
 
 pytestmark = pytest.mark.integration
@@ -123,7 +126,7 @@ def test_q7_cancel_at_any_point_ends_in_one_state(platform: Platform) -> None:
     assert platform.queue.cancel(waiting.job.sweep_id).job.state == "cancelled"
     assert platform.queue.cancel(waiting.job.sweep_id).job.state == "cancelled"
     platform.dispatch()
-    platform.wait(lambda: platform.queue.folder(running.job.sweep_id).state().trials)
+    at_work = platform.wait(lambda: platform.at_a_leg(running))
     driver = platform.driver(running)
     assert driver is not None
     assert platform.queue.cancel(running.job.sweep_id).job.state == "stopping"
@@ -138,10 +141,49 @@ def test_q7_cancel_at_any_point_ends_in_one_state(platform: Platform) -> None:
         assert (entry.job.state, entry.job.reason) == ("cancelled", "user_cancel")
         assert platform.driver(entry) is None
         assert [event.after for event in platform.events(entry)].count("cancelled") == 1
-    assert not driver.is_running()
+    assert not any(process.is_running() for process in (driver, *at_work))
     statuses = {run.info.status for run in runs_of(platform.uri, platform.queue.folder(running.job.sweep_id)).values()}
     assert statuses == {"KILLED"}
     assert all(job.ended for job in platform.jobs.all())
+
+
+def test_r10_a_sweep_that_makes_room_saves_where_it_is_and_goes_on_there(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNEYARD_PREEMPT", "1")
+    monkeypatch.setenv("TUNEYARD_MAX_DRIVERS", "1")
+    long = {"training__max_steps": 1_000_000, "training__evaluations": 1}
+    low = platform.queue.submit(spec("low", trials=1, **long), priority=10)
+    platform.dispatch()
+    folder = platform.queue.folder(low.job.sweep_id)
+    platform.wait(lambda: trained(folder, attempt=1))
+    driver = platform.driver(low)
+    assert driver is not None
+    at_work = platform.at_a_leg(low)
+    high = platform.queue.submit(spec("high", trials=1), priority=90)
+    done = platform.wait_for(high, *ENDED)
+    assert (done.job.state, done.job.attempt) == ("succeeded", 1)
+    [saved] = checkpoints.whole(folder.trial("t001"))
+    assert saved.facts.step >= max(trained(folder, attempt=1)), "nothing that was trained is lost"
+    assert saved.facts.score is None, "it was not validated"
+    assert at_work
+    platform.wait(lambda: not any(process.is_running() for process in (driver, *at_work)))
+
+    platform.wait(lambda: trained(folder, attempt=2))
+    platform.queue.cancel(low.job.sweep_id)
+    ended = platform.wait_for(low, *ENDED)
+    platform.stop_dispatching(signal.SIGTERM)
+    assert min(trained(folder, attempt=2)) > saved.facts.step
+    assert platform.path(low)[:5] == ["queued", "submitting", "running", "stopping", "queued"]
+    assert next(event.reason for event in platform.events(low) if event.after == "stopping") == "preempted"
+    assert (ended.job.state, ended.job.losses) == ("cancelled", 0)
+
+
+def trained(folder: SweepFolder, attempt: int) -> list[int]:
+    """The steps whose loss an attempt wrote down."""
+    written = folder.attempt("t001", attempt) / "metrics.jsonl"
+    found = [json.loads(line) for line in written.read_text().splitlines()] if written.exists() else []
+    return [one["step"] for one in found if one["key"] == "train/loss"]
 
 
 def test_q11_a_stopped_sweep_keeps_its_best(platform: Platform) -> None:

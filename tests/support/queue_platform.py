@@ -22,6 +22,7 @@ from tuneyard.store import Entry, Event, Store
 from tuneyard_pipelines import lease
 from tuneyard_pipelines.tracking import connect
 
+METRICS = "metrics.jsonl"
 TUNEYARD = Path(sys.executable).with_name("tuneyard")
 
 
@@ -88,6 +89,15 @@ class Platform:
             return None
         closing = self.dispatcher is not None and self.dispatcher.pid == holder.pid
         return None if closing else psutil.Process(holder.pid)
+
+    def at_a_leg(self, entry: Entry) -> list[psutil.Process]:
+        """The processes that train its trials now, on whatever node."""
+        folder, found = str(self.queue.folder(entry.job.sweep_id).path), []
+        for process in self.head.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if any(one.path.startswith(folder) and one.path.endswith(METRICS) for one in process.open_files()):
+                    found.append(process)
+        return [process for process in found if process != self.driver(entry)]
 
     def events(self, entry: Entry) -> list[Event]:
         return self.queue.store.events(entry.job.sweep_id)

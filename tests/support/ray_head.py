@@ -31,6 +31,7 @@ class RayHead:
         self.token = secrets.token_hex(32)
         self.address = f"http://127.0.0.1:{self._ports['dashboard-port']}"
         self._process: subprocess.Popen[bytes] | None = None
+        self._nodes: list[psutil.Process] = []
 
     @property
     def environment(self) -> dict[str, str]:
@@ -39,20 +40,37 @@ class RayHead:
 
     def start(self) -> RayJobs:
         """Returns once it takes jobs."""
+        command = ["--head", "--include-log-monitor=False", "--dashboard-host", "127.0.0.1"]
+        command += ["--temp-dir", str(self._folder)]
+        command += [text for name, port in self._ports.items() for text in (f"--{name}", str(port))]
+        self._process = self._start(self._cpus, *command)
+        until(lambda: self._answers(self.jobs), looking_s=0.2)
+        return self.jobs
+
+    def add_node(self, cpus: int) -> psutil.Process:
+        """One more node, which goes with the head; returns once it has joined."""
+        [port] = _free(1)
+        there = len(self.jobs.nodes())
+        address = f"127.0.0.1:{self._ports['port']}"
+        node = psutil.Process(self._start(cpus, "--address", address, "--dashboard-agent-listen-port", str(port)).pid)
+        self._nodes.append(node)
+        until(lambda: len(self.jobs.nodes()) > there, looking_s=0.2)
+        return node
+
+    @property
+    def jobs(self) -> RayJobs:
+        return RayJobs(self.address, self.token)
+
+    def _start(self, cpus: int, *options: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **self.environment, "RAY_JOB_STOP_WAIT_TIME_S": "30"}
-        command = [RAY, "start", "--head", "--block", "--disable-usage-stats", "--include-log-monitor=False"]
-        command += ["--dashboard-host", "127.0.0.1", "--num-cpus", str(self._cpus), "--temp-dir", str(self._folder)]
+        command = [RAY, "start", "--block", "--disable-usage-stats", "--num-cpus", str(cpus), *options]
         command += ["--object-store-memory", str(OBJECT_STORE_BYTES)]
         command += ["--min-worker-port", "0", "--max-worker-port", "0"]
-        command += [text for name, port in self._ports.items() for text in (f"--{name}", str(port))]
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / "head.out").open("ab") as out:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 command, env=environment, stdout=out, stderr=out, start_new_session=True, cwd=self._folder
             )
-        jobs = RayJobs(self.address, self.token)
-        until(lambda: self._answers(jobs), looking_s=0.2)
-        return jobs
 
     def _answers(self, jobs: RayJobs) -> bool:
         assert self._process is not None
@@ -63,19 +81,28 @@ class RayHead:
 
     def processes(self) -> list[psutil.Process]:
         """All that run under it now, the drivers' and the trials' among them."""
-        return [] if self._process is None else psutil.Process(self._process.pid).children(recursive=True)
+        heads = [psutil.Process(self._process.pid)] if self._process is not None else []
+        nodes = [node for node in (*heads, *self._nodes) if node.is_running()]
+        return [process for node in nodes for process in node.children(recursive=True)]
 
     def kill(self) -> None:
         """With -9, the head and all that it has started, but not the drivers, which Ray starts apart from itself."""
         if self._process is None:
             return
-        with contextlib.suppress(psutil.NoSuchProcess):
-            head = psutil.Process(self._process.pid)
-            for process in [head, *head.children()]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.send_signal(signal.SIGKILL)
+        for node in self._nodes:
+            lose(node)
+        self._nodes = []
+        lose(psutil.Process(self._process.pid))
         self._process.wait()
         self._process = None
+
+
+def lose(node: psutil.Process) -> None:
+    """A node with all that it has started, at once."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for process in [node, *node.children()]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
 
 
 def _free(count: int) -> list[int]:

@@ -22,7 +22,6 @@ app = typer.Typer(
     name="tuneyard",
     help="Train sweeps of sequence models from one YAML file, browse them in MLflow, use the best.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich's Markdown would cost a third of what --help takes
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from tuneyard.sweeps import Listed, View
     from tuneyard_pipelines.journal import SweepFolder
     from tuneyard_pipelines.spec import SweepSpec
+
+
+MOST_COMPLETED = 100  # of the service's sweeps, the newest ones
 
 
 def find_client() -> Client | None:
@@ -81,6 +85,18 @@ def for_the_service(spec: SweepSpec, client: Client) -> SweepSpec:
         print(f"{Path(named).name}: kept by the service as {kept.digest[:12]}", file=sys.stderr)
         sent[key] = kept.path
     return spec.model_copy(update={"data": at_paths(spec.data, sent)})
+
+
+def ids(incomplete: str) -> list[tuple[str, str]]:
+    """For a shell that completes a sweep's id: those that begin so, each with its sweep's name. Never raises."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(Exception):  # whatever is wrong, the command itself says
+        for folder in local_folders():
+            found[folder.sweep_id] = folder.header().spec.name
+    with contextlib.suppress(Exception):
+        if (client := find_client()) is not None:
+            found |= {one.sweep_id: one.name for one in client.page(limit=MOST_COMPLETED).sweeps}
+    return [(sweep_id, name) for sweep_id, name in found.items() if sweep_id.startswith(incomplete)]
 
 
 def local(sweep_id: str) -> SweepFolder:

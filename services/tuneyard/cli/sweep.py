@@ -15,7 +15,7 @@ import typer
 
 from tuneyard import requests, settings
 from tuneyard.cli.output import Json, Mlflow, Set, reporting, table, when
-from tuneyard.cli.service import find_client, for_the_service, local, local_folders, queued, state_text, the_client
+from tuneyard.cli.service import find_client, for_the_service, ids, local, local_folders, queued, state_text, the_client
 from tuneyard_pipelines.errors import UNWRITABLE, InputError, RefusedError, TuneyardError, UnreachableError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Priority = Annotated[
 ]
 LOOK_S = 0.5
 MOST_TRIALS = 100_000  # that are shown
-Id = Annotated[str, typer.Argument(metavar="ID", help="A sweep's id, or enough of its beginning.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="A sweep's id, or enough of its beginning.", autocompletion=ids)]
 
 
 @app.command()

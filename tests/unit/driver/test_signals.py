@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import until
 
 from tuneyard_pipelines.cluster import _signals_afterwards
 from tuneyard_pipelines.sweep import _Signals
@@ -23,17 +24,68 @@ def heard() -> Iterator[list[int]]:
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
 
+class Searching:
+    """A searcher whose legs train for so many looks."""
+
+    def __init__(self, looks: int = 0) -> None:
+        self.stopping = self.interrupted = False
+        self.looks = looks
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+
+    def training(self) -> bool:
+        self.looks -= 1
+        return self.looks >= 0
+
+
 @BOTH
 def test_r1_r11_under_tune_a_signal_ends_its_run_in_order(number: int, heard: list[int]) -> None:
-    searcher: Any = SimpleNamespace(stopping=False)
+    searcher: Any = Searching()
     with _Signals() as signals:
         signals.searcher = searcher
         signal.signal(signal.SIGUSR1, lambda got, frame: heard.append(got))
         signal.raise_signal(number)
         assert searcher.stopping
+        until(lambda: heard)
         assert heard == [signal.SIGUSR1]
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
+
+
+def test_r10_tune_ends_once_the_legs_that_train_have_saved(heard: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuneyard_pipelines.sweep.LOOK_S", 0.001)
+    searcher: Any = Searching(looks=3)
+    with _Signals() as signals:
+        signals.searcher = searcher
+        signal.signal(signal.SIGUSR1, lambda got, frame: heard.append(searcher.looks))
+        signal.raise_signal(signal.SIGTERM)
+        until(lambda: heard)
+    assert searcher.interrupted
+    assert heard == [-1], "not before the last look saw none"
+
+
+def test_r10_what_does_not_save_in_time_is_not_waited_for(heard: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuneyard_pipelines.sweep.SAVE_S", 0.0)
+    searcher: Any = Searching(looks=1_000_000)
+    with _Signals() as signals:
+        signals.searcher = searcher
+        signal.signal(signal.SIGUSR1, lambda got, frame: heard.append(got))
+        signal.raise_signal(signal.SIGTERM)
+        until(lambda: heard)
+
+
+def test_r10_a_disk_that_takes_no_word_ends_it_at_once(heard: list[int]) -> None:
+    class Full(Searching):
+        def interrupt(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    searcher: Any = Full(looks=1_000_000)
+    with _Signals() as signals:
+        signals.searcher = searcher
+        signal.signal(signal.SIGUSR1, lambda got, frame: heard.append(got))
+        signal.raise_signal(signal.SIGTERM)
+        until(lambda: heard)
 
 
 @BOTH
@@ -45,7 +97,7 @@ def test_r1_between_legs_a_signal_raises(number: int, heard: list[int]) -> None:
 
 
 def test_before_tune_listens_its_signal_is_harmless() -> None:
-    searcher: Any = SimpleNamespace(stopping=False)
+    searcher: Any = Searching(looks=1_000_000)
     with _Signals() as signals:
         signals.searcher = searcher
         signal.raise_signal(signal.SIGTERM)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,6 +62,28 @@ def test_the_list_says_which_sweeps_are_queued_and_which_are_local(
     sweep_id = submitted(cli)
     listed = json.loads(cli("sweep", "list", "--json").out)
     assert [(view["sweep_id"], view["where"]) for view in listed] == [(sweep_id, "queued"), ("5eed0001", "local")]
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_a_shell_completes_the_id_of_a_sweep(
+    cli: Cli, queue: Queue, make_sweep: MakeSweep, tmp_path: Path, reachable: bool
+) -> None:
+    make_sweep(sweep_id="5eed0001")
+    sweep_id = submitted(cli)
+    if not reachable:
+        logins.keep(tmp_path / ".tuneyard", logins.Login("http://127.0.0.1:9", "nobody"))
+
+    def completed(*words: str) -> set[str]:
+        asked = {"COMP_WORDS": " ".join(("tuneyard", *words)), "COMP_CWORD": str(len(words))}
+        command = [Path(sys.executable).with_name("tuneyard")]
+        environment = {**os.environ, **asked, "_TUNEYARD_COMPLETE": "complete_bash"}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        return set(done.stdout.split())
+
+    assert completed("sweep", "show", "") == ({"5eed0001", sweep_id} if reachable else {"5eed0001"})
+    assert completed("sweep", "logs", "5e") == {"5eed0001"}
+    assert completed("sweep", "sto") == {"stop"}
 
 
 def test_the_queue_is_shown_in_its_order(cli: Cli, queue: Queue) -> None:
