@@ -66,7 +66,6 @@ def never_fits(shape: Shape, nodes: Sequence[Node]) -> str | None:
     if fit(shape, nodes):
         return None
     one = f"{shape.cpus} CPU, {shape.gpus} GPU and {shape.memory_bytes / 2**30:.1f} GiB of memory"
-    present = "; ".join(f"{node.cpus:g} CPU, {node.gpus:g} GPU, {node.memory_bytes / 2**30:.1f} GiB" for node in nodes)
     if shape.workers == 1:
         asked, rule, keys = f"{one} on one node", "no node of this cluster has that much", ""
     else:
@@ -74,9 +73,15 @@ def never_fits(shape: Shape, nodes: Sequence[Node]) -> str | None:
         asked, rule = f"{shape.workers} workers with {one} each", f"the nodes of this cluster hold {held} of them"
         keys = "workers, "
     return (
-        f"resources: a trial asks for {asked}, and {rule} (nodes: {present or 'none'}); "
+        f"resources: a trial asks for {asked}, and {rule} (nodes: {describe(nodes)}); "
         f"lower {keys}cpus_per_worker, gpus_per_worker or memory_per_worker"
     )
+
+
+def describe(nodes: Sequence[Node]) -> str:
+    """What each node has."""
+    told = (f"{node.cpus:g} CPU, {node.gpus:g} GPU, {node.memory_bytes / 2**30:.1f} GiB" for node in nodes)
+    return "; ".join(told) or "none"
 
 
 def _workers(shape: Shape, node: Node) -> int:

@@ -27,6 +27,7 @@ from tuneyard.platform import State
 from tuneyard.ports import OPTIONS, Ports, is_free, who_listens
 from tuneyard.ray_jobs import RayJobs, find_token
 from tuneyard.supervisor import members
+from tuneyard_pipelines.capacity import describe
 from tuneyard_pipelines.errors import InputError, TuneyardError, UnreachableError, first_line
 
 Verdict = Literal["ok", "warning", "problem"]
@@ -48,8 +49,11 @@ class Finding:
     do: str = ""
 
 
-def examine(home: Path, environment: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Every finding, in the order of what depends on what. What cannot be looked at is a problem of its own."""
+def examine(home: Path, environment: Mapping[str, str] = os.environ, *, try_gpus: bool = False) -> list[Finding]:
+    """Every finding, in the order of what depends on what. What cannot be looked at is a problem of its own.
+
+    `try_gpus` has the GPUs train as well.
+    """
     state = platform.read(home) if platform.is_up(home) else None
     looks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("Python", python),
@@ -64,6 +68,7 @@ def examine(home: Path, environment: Mapping[str, str] = os.environ) -> list[Fin
         ("MLflow", lambda: mlflow(home, environment)),
         ("Ray", lambda: ray(home, state, environment)),
         ("listening", lambda: listening(state)),
+        *([("GPU test", lambda: gpu_test(home))] if try_gpus else []),
     ]
     return [finding for about, at in looks for finding in _looked(about, at)]
 
@@ -105,6 +110,37 @@ def gpus() -> Iterator[Finding]:
     if _version("torch").endswith("+cpu"):
         told = f"torch {_version('torch')} is a build without CUDA: it sees none of them"
         yield Finding("GPUs", "warning", told, "install a CUDA build of torch")
+
+
+def gpu_test(home: Path) -> Iterator[Finding]:
+    """Has every GPU of the cluster train a small model: a minute or two; what it leaves is kept where one fails."""
+    from tuneyard.local import try_gpus
+
+    folder = home / f"gpu-test-{int(time.time())}"
+    settings.make_home(folder)
+    test = try_gpus(folder)
+    if not test.trials:
+        found = f"the cluster has no GPU (nodes: {describe(test.nodes)})"
+        do = "see to the driver where nvidia-smi should show some, or name the cluster that has them with RAY_ADDRESS"
+        yield Finding("GPU test", "problem", found, do)
+    for trial in test.trials:
+        if trial.trained:
+            yield Finding(
+                "GPU test",
+                "ok",
+                f"{trial.trial} trained in bf16: loss {trial.first_loss:.2f} to {trial.last_loss:.2f}, "
+                f"{trial.tokens_per_second:,.0f} tokens a second, {trial.gpu_memory_bytes / 2**20:,.0f} MiB on the GPU",
+            )
+            continue
+        found = f"{trial.trial}: {trial.outcome}: {trial.message}"
+        if trial.outcome == "completed":
+            where = "on a GPU" if trial.gpu_memory_bytes else "on no GPU"
+            found = (
+                f"{trial.trial} trained {where}, and its loss went from {trial.first_loss:.2f} to {trial.last_loss:.2f}"
+            )
+        yield Finding("GPU test", "problem", found, f"its log says more: {folder}/sweeps/*/trials/{trial.trial}")
+    if all(trial.trained for trial in test.trials):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def disk(home: Path) -> Iterator[Finding]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tuneyard_pipelines.data.examples import Finding
     from tuneyard_pipelines.data.look import Look
     from tuneyard_pipelines.data_facts import DataFacts
+    from tuneyard_pipelines.gpu_test import GpuTest as GpuTest
     from tuneyard_pipelines.package import TextModel as TextModel
     from tuneyard_pipelines.suggest import Reading
 
@@ -190,6 +191,13 @@ def drive_queued(folder: SweepFolder, home: Path, most_trials: int | None, annou
         most_trials=most_trials,
     )
     return folder.state()
+
+
+def try_gpus(home: Path) -> GpuTest:
+    """Have each GPU of the cluster at RAY_ADDRESS, else of this machine, train a small model."""
+    from tuneyard_pipelines import gpu_test
+
+    return gpu_test.run(home)
 
 
 def plan_sweep(spec: SweepSpec, *, home: Path | None = None, calibrate: bool = True) -> Plan:

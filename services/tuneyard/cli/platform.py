@@ -83,11 +83,16 @@ def status(as_json: Json = False) -> None:
         raise typer.Exit(NOT_HEALTHY)
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    gpus: Annotated[
+        bool, typer.Option("--gpus", help="Have each GPU of the cluster train a small model, too: a minute or two.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Check this machine, this home and what runs in it, and say what to do; exit 1 if there is a problem."""
     from tuneyard import doctor
 
-    findings = doctor.examine(settings.find_home())
+    findings = doctor.examine(settings.find_home(), try_gpus=gpus)
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings]))
     else:
