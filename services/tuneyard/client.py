@@ -179,19 +179,24 @@ class Client:
         wanted = {"after": after, "limit": limit}
         return self._ask("GET", f"/sweeps/{_part(sweep_id)}/events", list[Event], query=wanted)
 
-    def logs(self, sweep_id: str, *, follow: bool = False) -> Iterator[str]:
-        """What the sweep's driver said, in pieces.
+    def spec(self, sweep_id: str) -> str:
+        """What it was asked to do, as YAML."""
+        return self._sent("GET", f"/api/v1/sweeps/{_part(sweep_id)}/spec").text
+
+    def logs(self, sweep_id: str, *, trial: str | None = None, follow: bool = False) -> Iterator[str]:
+        """What the sweep's driver said, or its trial `t007`, in pieces.
 
         With `follow` until the sweep has ended, however often the service is away meanwhile.
         """
         path = f"/api/v1/sweeps/{_part(sweep_id)}/logs"
+        wanted = {} if trial is None else {"trial": trial}
         if not follow:
-            yield self._sent("GET", path).text
+            yield self._sent("GET", path, params=wanted).text
             return
         known, failures = 0, 0
         while True:
             try:
-                for name, data, offset in self._events(path, known):
+                for name, data, offset in self._events(path, wanted, known):
                     known, failures = offset, 0
                     if name == "end":
                         return
@@ -305,9 +310,9 @@ class Client:
             return self._good(answer)
         raise AssertionError("unreachable")
 
-    def _events(self, path: str, known: int) -> Iterator[tuple[str, str, int]]:
+    def _events(self, path: str, wanted: Mapping[str, str], known: int) -> Iterator[tuple[str, str, int]]:
         """Server-sent events from there on: name, data and the bytes known after it."""
-        query = {"follow": "true", "offset": str(known)}
+        query = {**wanted, "follow": "true", "offset": str(known)}
         with self._http.stream("GET", path, params=query) as answer:
             if answer.status_code != 200:
                 answer.read()

@@ -82,6 +82,19 @@ class View:
         return counted(self.trial_states)
 
     @property
+    def ended(self) -> bool:
+        """Whether nothing goes on any more unless somebody asks for it."""
+        from tuneyard.jobs import ACTIVE
+
+        return self.state not in {"queued", "running", *ACTIVE}
+
+    @property
+    def state_text(self) -> str:
+        """The state, and while it waits, for what."""
+        waits_for = self.queue.get("waits_for", "")
+        return f"{self.state}: {waits_for}" if waits_for else self.state
+
+    @property
     def best(self) -> Row | None:
         """The trial that was scored, or before there is one, the first with a score."""
         scored = [row for row in self.leaderboard if row.score is not None]

@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse
 
 from tuneyard.accounts import UnknownTokenError
 from tuneyard.database import UnusableError
+from tuneyard.logs import UnknownTrialError
 from tuneyard.settings import without_passwords
 from tuneyard.store import UnknownSweepError
 from tuneyard.uploads import TooLargeError
@@ -62,6 +63,7 @@ _KINDS: Sequence[tuple[type[Exception], int, str, str]] = (
     (NotAllowedError, 403, "not_allowed", "This is not allowed"),
     (UnknownSweepError, 404, "not_found", "There is no such thing"),
     (UnknownTokenError, 404, "not_found", "There is no such thing"),
+    (UnknownTrialError, 404, "not_found", "There is no such thing"),
     (NotFoundError, 404, "not_found", "There is no such thing"),
     (TooLargeError, 413, "too_large", "This is too much"),
     (SpecError, 422, "invalid_spec", "The spec cannot be accepted"),

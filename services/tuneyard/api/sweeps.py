@@ -9,6 +9,7 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from tuneyard import logs as said
 from tuneyard import sweeps
 from tuneyard.accounts import Person
 from tuneyard.api.problems import NotAllowedError, responses
@@ -28,14 +30,15 @@ from tuneyard.sweeps import Listed, View
 from tuneyard_pipelines import plan as planning
 from tuneyard_pipelines.catalog import hub_name, is_pattern
 from tuneyard_pipelines.errors import first_line
+from tuneyard_pipelines.journal import SweepFolder
 from tuneyard_pipelines.spec import SpecError, SweepSpec, data_files, parse
 
 router = APIRouter(prefix="/api/v1", tags=["sweeps"], responses=responses(401, 403, 422, 503))
 LOOK_S = 0.5
 MOST_FILES = 10_000  # that one pattern or folder may mean
-LOG_BYTES = 1 << 20  # at once
 SPEC_CHARACTERS = 1 << 20  # of which a spec's reader takes no more bytes either
 
+Read = Callable[[int], bytes]
 Id = Annotated[str, Field(description="A sweep's id, or enough of its beginning.", min_length=1, max_length=64)]
 SPEC_EXAMPLE = """\
 version: 1
@@ -188,14 +191,32 @@ def logs(
         bool, Query(description="As server-sent events, what is added until it has ended; the last one is named end.")
     ] = False,
     offset: Annotated[int, Query(ge=0, le=2**62, description="How many bytes are known.")] = 0,
+    trial: Annotated[
+        str | None, Query(pattern=f"^{said.TRIAL}$", description="What this trial said, t007 or 7, and not the driver.")
+    ] = None,
 ) -> Response:
-    """What the sweep's driver said."""
+    """What the sweep's driver said, or one of its trials over all attempts."""
     entry = service.store.find(sweep_id)
-    path = service.queue(person).folder(entry.job.sweep_id).path / "driver.log"
+    folder = service.queue(person).folder(entry.job.sweep_id)
+    read = partial(_read, folder, trial)
+    read(0)  # so that a trial that is not there is told before the answer begins
     if follow:
-        told = _stream(service, person, entry.job.sweep_id, path, offset)
+        told = _stream(service, person, entry.job.sweep_id, read, offset)
         return StreamingResponse(told, media_type="text/event-stream")
-    return StreamingResponse(_parts(path, offset), media_type="text/plain; charset=utf-8")
+    return StreamingResponse(_parts(read, offset), media_type="text/plain; charset=utf-8")
+
+
+@router.get(
+    "/sweeps/{sweep_id}/spec",
+    response_class=PlainTextResponse,
+    responses={
+        **responses(404),
+        200: {"content": {"application/yaml": {}}, "description": "YAML, as it was accepted."},
+    },
+)
+def spec(sweep_id: Id, service: Parts, person: Viewer) -> Response:
+    """What it was asked to do."""
+    return Response(service.store.find(sweep_id).spec_text, media_type="application/yaml")
 
 
 @router.post("/sweeps/{sweep_id}/cancel", responses=responses(404, 409))
@@ -287,13 +308,13 @@ def _meant(named: str) -> Iterator[Path]:
         yield path
 
 
-async def _parts(path: Path, offset: int) -> AsyncIterator[bytes]:
-    while added := await asyncio.to_thread(_read, path, offset):
+async def _parts(read: Read, offset: int) -> AsyncIterator[bytes]:
+    while added := await asyncio.to_thread(read, offset):
         offset += len(added)
         yield added
 
 
-async def _stream(service: Service, person: Person, sweep_id: str, path: Path, offset: int) -> AsyncIterator[bytes]:
+async def _stream(service: Service, person: Person, sweep_id: str, read: Read, offset: int) -> AsyncIterator[bytes]:
     """Each event has the text that was added, as a JSON string, and the bytes known after it as its id.
 
     It breaks off once the person's token lets nobody in any more: who comes back is told.
@@ -301,7 +322,7 @@ async def _stream(service: Service, person: Person, sweep_id: str, path: Path, o
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     while await asyncio.to_thread(service.accounts.still_good, person, int(time.time() * 1000)):
         entry = await asyncio.to_thread(service.store.get, sweep_id)  # before the log, so that its last words are read
-        async for added in _parts(path, offset):
+        async for added in _parts(read, offset):
             offset += len(added)
             text = decoder.decode(added)
             yield _event("log", text, offset - len(decoder.getstate()[0]))
@@ -318,11 +339,6 @@ def _event(name: str, data: str, known_bytes: int) -> bytes:
     return f"id: {known_bytes}\nevent: {name}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-def _read(path: Path, offset: int) -> bytes:
-    """Of the log, what comes next; nothing where there is none."""
-    try:
-        with path.open("rb") as source:
-            source.seek(offset)
-            return source.read(LOG_BYTES)
-    except FileNotFoundError:
-        return b""
+def _read(folder: SweepFolder, trial: str | None, offset: int) -> bytes:
+    """What comes next; the attempts of a trial grow in number meanwhile."""
+    return said.read(said.files(folder, trial), offset)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console, Group
@@ -17,8 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tuneyard import sweeps
+from tuneyard.cli.output import table
 from tuneyard.progress import REFRESH_S, Watch, clock
+from tuneyard.sweeps import View
 from tuneyard_pipelines import standing
+from tuneyard_pipelines.errors import UnreachableError
 from tuneyard_pipelines.journal import (
     AttemptStarted,
     Event,
@@ -36,6 +40,7 @@ from tuneyard_pipelines.journal import (
 )
 from tuneyard_pipelines.spec import short_name
 
+WATCH_S = 1.0
 FINISHING = ("scoring", "registering", "sending")
 STYLES = {"running": "bold cyan", "completed": "green", "waiting": "dim", "stopped_early": "dim"}
 
@@ -67,6 +72,32 @@ def watching(doing: str) -> Iterator[Callable[[SweepFolder], None]]:
         over.set()
         for thread in threads:
             thread.join()
+
+
+def follow(look: Callable[[], View]) -> View:
+    """Shows a sweep anew until it has ended, and how it ended: a live table, or a line for each change of its state.
+
+    A service that does not answer is waited for. Returns the last look.
+    """
+    console = Console(highlight=False)
+    view, said = look(), ""
+    live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+    with live if console.is_terminal else contextlib.nullcontext():
+        while not view.ended:
+            now = "   ".join([view.state_text, *([view.counted] if view.trial_states else []), view.best_text]).rstrip()
+            if console.is_terminal:
+                live.update(_standing(view, now, console.height), refresh=True)
+            elif now != said:
+                _say(now)
+            said = now
+            time.sleep(WATCH_S)
+            with contextlib.suppress(UnreachableError):  # the sweep goes on without us, and so we wait
+                view = look()
+    if view.leaderboard:
+        table(*view.leaderboard_table())
+        print()
+    table(None, view.facts())
+    return view
 
 
 def render(watch: Watch, height: int, width: int) -> Group:
@@ -131,6 +162,19 @@ def line(event: Event, header: Header, state: SweepState) -> str | None:
             return f"registered {event.name} version {event.version}; {event.candidate}"
         case _:
             return None
+
+
+def _standing(view: View, summary: str, height: int) -> Group:
+    """As much of the leaderboard as there is room for."""
+    head, rows = view.leaderboard_table()
+    grid = Table(expand=False, box=None, pad_edge=False, header_style="bold")
+    for name in head:
+        grid.add_column(name, no_wrap=True, justify="left" if name in ("trial", "state") else "right")
+    shown = rows[: max(1, height - 4)]
+    for row in shown:
+        grid.add_row(*(Text(text) for text in row))
+    more = [Text(f"... and {len(rows) - len(shown)} more", style="dim")] if len(shown) < len(rows) else []
+    return Group(_line(f"{view.sweep_id} ({view.name})   {summary}", "dim"), *([grid] if rows else []), *more)
 
 
 def _live(folder: SweepFolder, console: Console, over: threading.Event) -> None:

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tuneyard.sweeps import Listed, View
     from tuneyard_pipelines.control import Request
     from tuneyard_pipelines.journal import SweepFolder
+    from tuneyard_pipelines.spec import SweepSpec
 
 app = typer.Typer(help="Plan, train and look at sweeps.", no_args_is_help=True, rich_markup_mode=None)
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="A sweep's YAML file.")]
@@ -34,6 +36,7 @@ Priority = Annotated[
     int, typer.Option("--priority", min=0, max=100, help="The higher, the sooner; then the older first.")
 ]
 LOOK_S = 0.5
+SUCCEEDED = ("finished", "succeeded")  # of a local one, and of one in the queue
 MOST_TRIALS = 100_000  # that are shown
 Id = Annotated[str, typer.Argument(metavar="ID", help="A sweep's id, or enough of its beginning.", autocompletion=ids)]
 
@@ -120,30 +123,62 @@ def set_(sweep_id: Id, priority: Priority) -> None:
 @app.command()
 def logs(
     sweep_id: Id,
+    trial: Annotated[
+        str | None,
+        typer.Option("--trial", metavar="TRIAL", help="What this trial said, t007 or 7, and not the driver."),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Print what is added, until the sweep has ended.")] = False,
 ) -> None:
     """What the sweep's driver said; kept in its folder, also when the cluster is gone."""
     if found := queued(sweep_id):
-        for text in found[0].logs(found[1].sweep_id, follow=follow):
+        for text in found[0].logs(found[1].sweep_id, trial=trial, follow=follow):
             print(text, end="", flush=True)
         return
+    from tuneyard import logs as said
     from tuneyard_pipelines import lease
 
     folder = _find(sweep_id)
-    log = folder.path / "driver.log"
     offset = 0
     while True:
         ended = not lease.driven(folder.path)
-        if log.exists():
-            with log.open("rb") as source:
-                source.seek(offset)
-                added = source.read()
+        while added := said.read(said.files(folder, trial), offset):
             offset += len(added)
             sys.stdout.buffer.write(added)
             sys.stdout.buffer.flush()
         if ended or not follow:
             return
         time.sleep(LOOK_S)
+
+
+@app.command()
+def watch(sweep_id: Id) -> None:
+    """A sweep as it goes on, until it has ended; exit 1 unless it succeeded. Ctrl-C leaves it running."""
+    from tuneyard.cli.screen import follow
+
+    view = follow(lambda: _view(sweep_id, trials=MOST_TRIALS))
+    if view.state not in SUCCEEDED:
+        raise TuneyardError(f"sweep {view.sweep_id} {view.state}: {view.message or 'see tuneyard sweep logs'}")
+
+
+@app.command()
+def compare(sweep_id: Id, other_id: Id, as_json: Json = False) -> None:
+    """Two sweeps side by side: their best trials, their test scores, and where their specs differ."""
+    from tuneyard.comparison import compare
+
+    ids = (sweep_id, other_id)
+    one, other = (_view(each, trials=MOST_TRIALS) for each in ids)
+    found = compare(one, other, (_spec(one), _spec(other)))
+    if as_json:
+        print(json.dumps(asdict(found)))
+        return
+    table(None, [(line.label, line.one, line.other) for line in found.results])
+    print()
+    if found.spec:
+        table(None, [(line.label, line.one, line.other) for line in found.spec])
+    else:
+        print("their specs are the same")
+    if found.warning:
+        print(f"\nwarning: {found.warning}")
 
 
 @app.command()
@@ -324,6 +359,15 @@ def _view(sweep_id: str, *, trials: int) -> View:
     if found := queued(sweep_id, trials=trials):
         return found[1]
     return sweeps.look(_find(sweep_id))
+
+
+def _spec(view: View) -> SweepSpec:
+    """What the sweep was asked to do."""
+    from tuneyard.sweeps import stored_spec
+
+    if view.where == "queued" and (client := find_client()) is not None:
+        return stored_spec(client.spec(view.sweep_id))
+    return _find(view.sweep_id).header().spec
 
 
 def _in_queue(sweep_id: str) -> tuple[Client, View]:

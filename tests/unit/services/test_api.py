@@ -27,6 +27,7 @@ from tuneyard.client import Client, UnknownError
 from tuneyard.jobs import DriverEnd
 from tuneyard.store import Entry, Limits, TrialRow
 from tuneyard_pipelines.errors import InputError, RefusedError, UnreachableError
+from tuneyard_pipelines.spec import parse
 
 DOCS = (Path(__file__).resolve().parents[3] / "docs" / "service.md").read_text(encoding="utf-8")
 OPEN = {("GET", "/healthz")}
@@ -40,6 +41,7 @@ NEEDS: dict[tuple[str, str], Role] = {
     ("GET", "/api/v1/sweeps/{sweep_id}/trials"): "viewer",
     ("GET", "/api/v1/sweeps/{sweep_id}/events"): "viewer",
     ("GET", "/api/v1/sweeps/{sweep_id}/logs"): "viewer",
+    ("GET", "/api/v1/sweeps/{sweep_id}/spec"): "viewer",
     ("POST", "/api/v1/sweeps"): "submitter",
     ("PATCH", "/api/v1/sweeps/{sweep_id}"): "submitter",
     ("POST", "/api/v1/sweeps/{sweep_id}/cancel"): "submitter",
@@ -309,6 +311,33 @@ def test_logs_are_followed_until_the_sweep_has_ended(served: Served) -> None:
     end = DriverEnd("succeeded")
     change(served, sweep_id, jobs.driver_ended(served.service.store.get(sweep_id).job, end, 4, most_losses=1))
     assert seen + "".join(pieces) == whole.decode()
+
+
+def test_a_trials_log_is_that_of_all_its_attempts_and_grows_into_the_next(served: Served) -> None:
+    tess = served.client("tess")
+    sweep_id = tess.submit(SPEC).sweep_id
+    folder = served.service.queue(tess.whoami()).folder(sweep_id)
+    for attempt in (1, 2, 10):
+        folder.attempt("t001", attempt).mkdir(parents=True)
+    for attempt, text in ((1, "épreuve 1\n"), (10, "10\n")):  # the second attempt never said a word
+        (folder.attempt("t001", attempt) / "trial.log").write_text(text)
+    for trial in ("t001", "1", "001"):
+        assert "".join(tess.logs(sweep_id, trial=trial)) == "épreuve 1\n10\n"
+    pieces = tess.logs(sweep_id, trial="1", follow=True)
+    seen = next(pieces) + next(pieces)
+    folder.attempt("t001", 11).mkdir()
+    (folder.attempt("t001", 11) / "trial.log").write_text("11\n")
+    assert seen + next(pieces) == "épreuve 1\n10\n11\n"
+    with pytest.raises(UnknownError, match="has trained none of that name"):
+        "".join(tess.logs(sweep_id, trial="t002"))
+    with pytest.raises(InputError, match="trial"):
+        "".join(tess.logs(sweep_id, trial="../t001"))
+
+
+def test_a_spec_is_told_as_it_was_accepted(served: Served) -> None:
+    tess = served.client("tess")
+    sweep = tess.submit(SPEC, overrides=["search.trials=2"])
+    assert parse(tess.spec(sweep.sweep_id), file="told") == parse(SPEC, file="sent", overrides=("search.trials=2",))
 
 
 def test_who_follows_a_log_is_sent_away_once_their_token_is_revoked(served: Served) -> None:

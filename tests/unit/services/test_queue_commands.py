@@ -86,6 +86,22 @@ def test_a_shell_completes_the_id_of_a_sweep(
     assert completed("sweep", "sto") == {"stop"}
 
 
+def test_what_is_queued_is_watched_compared_and_its_trials_heard(cli: Cli, queue: Queue, make_sweep: MakeSweep) -> None:
+    make_sweep().close("finished")
+    sweep_id = submitted(cli, "--set", "training.max_tokens=9000")
+    attempt = queue.folder(sweep_id).attempt("t001", 1)
+    attempt.mkdir(parents=True)
+    (attempt / "trial.log").write_text("trained\n")
+    assert cli("sweep", "logs", sweep_id, "--trial", "t001").out == "trained\n"
+    assert "has trained none of that name" in cli("sweep", "logs", sweep_id, "--trial", "2").err
+    compared = json.loads(cli("sweep", "compare", "5eed", sweep_id, "--json").out)
+    assert {"label": "training.max_tokens", "one": "3000", "other": "9000"} in compared["spec"]
+    cli("sweep", "cancel", sweep_id)
+    done = cli("sweep", "watch", sweep_id)
+    assert done.code == 1
+    assert f"sweep {sweep_id} cancelled" in done.err
+
+
 def test_the_queue_is_shown_in_its_order(cli: Cli, queue: Queue) -> None:
     assert "nothing waits" in cli("queue", "show").out
     low, high = submitted(cli, "--priority", "1"), submitted(cli, "--priority", "99")

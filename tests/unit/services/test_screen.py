@@ -6,18 +6,20 @@ import io
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from driven_sweep import DrivenSweep
-from rich.console import Console
+from rich.console import Console, Group
 
 from tuneyard import sweeps
 from tuneyard.cli import screen
 from tuneyard.cli.screen import line, render, watching
 from tuneyard.progress import Watch
 from tuneyard_pipelines import tracking
+from tuneyard_pipelines.errors import UnreachableError
 from tuneyard_pipelines.journal import (
     AttemptEnded,
     AttemptStarted,
@@ -38,8 +40,12 @@ MakeSweep = Callable[..., DrivenSweep]
 def shown(watch: Watch, *, height: int = 24, width: int = 80) -> list[str]:
     """The screen's lines; nothing in them was cut or broken by the terminal's width unless it says so."""
     watch.refresh()
-    console = Console(file=io.StringIO(), width=width, height=height)
-    console.print(render(watch, height, width))
+    return printed(render(watch, height, width), width=width)
+
+
+def printed(group: Group, *, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(group)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert all(len(text) <= width for text in lines)
     return [text.rstrip() for text in lines]
@@ -346,3 +352,36 @@ def test_what_was_left_out_of_the_data_is_said_at_the_start(
         announce(sweep.folder)
     said = [text for text in capsys.readouterr().out.splitlines() if text.startswith("data")]
     assert said == ["data: 1,200 pairs with an empty side left out, the first at a.tsv:7"]
+
+
+def test_a_sweep_is_followed_through_its_states_and_through_a_service_that_is_away(
+    make_sweep: MakeSweep, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "WATCH_S", 0.0)
+    view = sweeps.look(make_sweep().folder)
+    waits = replace(view, state="queued", queue={"waits_for": "needs 4 GPUs"})
+    going_on = replace(view, state="running", trial_states={"running": 2})
+    ended = replace(view, state="cancelled", trial_states={"cancelled": 2})
+    looks: Iterator[sweeps.View | None] = iter([waits, waits, None, going_on, None, going_on, ended])
+
+    def look() -> sweeps.View:
+        if (found := next(looks)) is None:
+            raise UnreachableError("the service is away")
+        return found
+
+    assert screen.follow(look) == ended
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == ["queued: needs 4 GPUs", "running   2 running"]
+    assert said[2].split(maxsplit=1) == ["sweep", "5eed0001 (dates), cancelled"]
+
+
+def test_on_a_terminal_what_is_followed_is_as_much_of_the_leaderboard_as_has_room(make_sweep: MakeSweep) -> None:
+    made = make_sweep()
+    for number in range(1, 9):
+        made.start(made.create(number))
+    made.reach("t003", 0, 0.5)
+    view = sweeps.look(made.folder)
+    lines = printed(screen._standing(view, "running   8 running", height=8), width=70)
+    assert lines[0] == "5eed0001 (dates)   running   8 running"
+    assert [line.split()[0] for line in lines[1:]] == ["trial", "t003", "t001", "t002", "t004", "..."]
+    assert lines[-1] == "... and 4 more"

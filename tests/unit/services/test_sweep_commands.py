@@ -57,6 +57,74 @@ def test_show_and_trials_and_list_print_the_sweep(cli: Cli, make_sweep: MakeSwee
     assert json.loads(cli("sweep", "show", "5eed", "--json").out)["state"] == "interrupted"
 
 
+def test_the_logs_of_a_sweep_and_of_its_trials_are_printed(cli: Cli, make_sweep: MakeSweep) -> None:
+    made = closed(make_sweep())
+    (made.folder.path / "driver.log").write_text("driven\n")
+    made.folder.attempt("t001", 1).mkdir(parents=True, exist_ok=True)
+    (made.folder.attempt("t001", 1) / "trial.log").write_text("gelernt: größer\n")
+    assert cli("sweep", "logs", "5eed").out == "driven\n"
+    assert cli("sweep", "logs", "5eed", "--trial", "1", "--follow").out == "gelernt: größer\n"
+    for unknown in ("t009", "x", "-1", "../t001"):
+        done = cli("sweep", "logs", "5eed", f"--trial={unknown}")
+        assert (done.code, done.out) == (2, "")
+        assert f"trial {unknown!r}: sweep 5eed0001 has trained none of that name" in done.err
+
+
+def test_two_sweeps_are_compared_side_by_side(cli: Cli, make_sweep: MakeSweep) -> None:
+    closed(make_sweep())
+    longer = make_sweep("training.max_tokens=9000", "model.num_heads=[2,4]", "tags.team=other", sweep_id="aaaa0002")
+    longer.start(longer.create(1, heads=4))
+    longer.reach("t001", 0, 0.5)
+    longer.close("finished")
+    (longer.folder.path / "shipped").write_text("1")
+    done = cli("sweep", "compare", "5eed", "aaaa")
+    assert done.code == 0, done.err
+    results, spec = (block.splitlines() for block in done.out.split("\n\n"))
+    rows = [line.split("  ") for line in results]
+    told = {row[0]: [cell.strip() for cell in row[1:] if cell.strip()] for row in rows if row[0]}
+    assert told["sweep"] == ["5eed0001 (dates)", "aaaa0002 (dates)"]
+    assert told["state"] == ["interrupted", "finished"]
+    assert told["val/exact_match"] == ["0", "0.5"]
+    assert "model.num_heads" in done.out
+    assert [line.split(maxsplit=1) for line in spec] == [
+        ["model.num_heads", "[1, 2, 4, 8]  [2, 4]"],
+        ["training.max_tokens", "3000          9000"],
+    ]
+    assert cli("sweep", "compare", "5eed", "5eed").out.endswith("their specs are the same\n")
+    found = json.loads(cli("sweep", "compare", "5eed", "aaaa", "--json").out)
+    assert found["warning"] == ""
+    assert {"label": "training.max_tokens", "one": "3000", "other": "9000"} in found["spec"]
+
+
+@pytest.mark.parametrize(
+    ("override", "warning"),
+    [
+        ("seed=4", "their data or its split differ: their scores are of different texts"),
+        ("data.examples=300", "their data or its split differ: their scores are of different texts"),
+        ("search.metric=val/loss", "one was chosen by val/exact_match, the other by val/loss"),
+        ("model.d_model=32", ""),
+    ],
+)
+def test_a_comparison_says_where_scores_say_little(
+    cli: Cli, make_sweep: MakeSweep, override: str, warning: str
+) -> None:
+    closed(make_sweep())
+    closed(make_sweep(override, sweep_id="aaaa0002"))
+    assert json.loads(cli("sweep", "compare", "5eed", "aaaa", "--json").out)["warning"] == warning
+
+
+@pytest.mark.parametrize(("state", "code"), [("finished", 0), ("interrupted", 1), ("failed", 1)])
+def test_a_sweep_that_has_ended_is_watched_no_longer(cli: Cli, make_sweep: MakeSweep, state: str, code: int) -> None:
+    made = make_sweep()
+    made.start(made.create(1))
+    made.close(state, "why it did")
+    (made.folder.path / "shipped").write_text("1")
+    done = cli("sweep", "watch", "5eed")
+    assert done.code == code
+    assert f"5eed0001 (dates), {state}" in done.out
+    assert ("why it did" in done.err) == bool(code)
+
+
 def test_the_list_warns_of_a_damaged_folder_and_shows_the_others(cli: Cli, make_sweep: MakeSweep) -> None:
     closed(make_sweep())
     damaged = make_sweep(sweep_id="bad00001").folder
