@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tuneyard import settings
-from tuneyard.cli.output import Json, table, when
+from tuneyard.cli.output import Json, ago, table, when
 from tuneyard.cli.service import the_client
 from tuneyard_pipelines.errors import InputError
 
@@ -117,8 +117,8 @@ def list_(as_json: Json = False) -> None:
             token.name,
             token.role,
             token.why_not(now_ms) or ("good" if token.expires_ms is None else f"until {when(token.expires_ms)}"),
-            "never" if token.used_ms is None else when(token.used_ms),
-            f"{when(token.created_ms)} by {token.created_by}",
+            "never" if token.used_ms is None else ago(token.used_ms),
+            f"{ago(token.created_ms)} by {token.created_by}",
         )
         for token in tokens
     ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tuneyard import settings
-from tuneyard.cli.output import Json, Mlflow, table, table_width, visible, when
+from tuneyard.cli.output import Json, Mlflow, ago, table, table_width, visible, when
 from tuneyard_pipelines.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def list_(mlflow: Mlflow = None, as_json: Json = False) -> None:
                 ", ".join(v.aliases),
                 v.tags.get("metric", ""),
                 v.tags.get("score", ""),
-                when(v.created_ms),
+                ago(v.created_ms),
             )
             for v in found
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ import typer
 
 _FIRST_STRONG_ISOLATE, _POP_ISOLATE = "\u2068", "\u2069"
 _STEERING = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # categories of Unicode
+LONGEST_AGO_S = 30 * 86_400
 _JOINERS = "\u200c\u200d"  # in words of Persian, in emoji
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
@@ -120,6 +122,17 @@ def _letter_width(letter: str) -> int:
     if unicodedata.category(letter) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(letter) in ("W", "F") else 1
+
+
+def ago(time_ms: int, now_ms: int | None = None) -> str:
+    """How long ago, in one unit; the day itself, in UTC, after a month, and of what is yet to come the second."""
+    past_s = ((int(time.time() * 1000) if now_ms is None else now_ms) - time_ms) / 1000
+    if past_s < -1:
+        return when(time_ms)
+    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if past_s >= unit_s:
+            return f"{past_s // unit_s:.0f} {unit} ago" if past_s < LONGEST_AGO_S else when(time_ms)[:10]
+    return f"{max(0, int(past_s))} s ago"
 
 
 def when(time_ms: int) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tuneyard import settings
-from tuneyard.cli.output import Json, one_line, table, when
+from tuneyard.cli.output import Json, ago, one_line, table
 from tuneyard_pipelines.errors import TuneyardError
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def status(as_json: Json = False) -> None:
         told = {"up": True, "healthy": healthy, **asdict(state), "addresses": state.addresses(), "parts": parts}
         print(json.dumps({**told, "home": str(home), "queue": queue}))
     else:
-        print(f"the platform of {home} is {state.state} since {when(state.since_ms)} (process {state.pid})")
-        table(("part", "state", "process", "since", "restarts", "address"), [_row(look) for look in looks])
+        print(f"the platform of {home} is {state.state}; begun {ago(state.since_ms)}, process {state.pid}")
+        table(("part", "state", "process", "begun", "restarts", "address"), [_row(look) for look in looks])
         print(_queue_text(queue, state))
     if not healthy:
         raise typer.Exit(NOT_HEALTHY)
@@ -129,7 +129,7 @@ def _row(look: Look) -> tuple[str, ...]:
     part = look.standing
     state = part.state if part.state != "ready" or look.answers else "silent"
     pid = "-" if part.pid is None else str(part.pid)
-    return part.name, state, pid, when(part.since_ms), str(part.restarts), part.address or "-"
+    return part.name, state, pid, ago(part.since_ms), str(part.restarts), part.address or "-"
 
 
 def _queue(home: Path, state: State) -> dict[str, int] | None:

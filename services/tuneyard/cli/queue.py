@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tuneyard.cli.output import Json, one_line, table, when
+from tuneyard.cli.output import Json, ago, one_line, table
 from tuneyard.cli.service import state_text, the_client
 from tuneyard_pipelines.errors import InputError
 
@@ -28,7 +28,7 @@ def show(as_json: Json = False) -> None:
         print(json.dumps(told))
         return
     if now.paused is not None:
-        print(f"paused since {when(now.paused.since_ms)} by {now.paused.by}: {one_line(now.paused.reason)}")
+        print(f"paused {ago(now.paused.since_ms)} by {now.paused.by}: {one_line(now.paused.reason)}")
     rows = [
         (sweep.sweep_id, sweep.name, sweep.owner, str(sweep.priority), state_text(sweep), one_line(sweep.waits_for))
         for sweep in [*now.active, *now.waiting]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tuneyard import requests, settings
-from tuneyard.cli.output import Json, Mlflow, Set, reporting, table, when
+from tuneyard.cli.output import Json, Mlflow, Set, ago, reporting, table
 from tuneyard.cli.service import find_client, for_the_service, ids, local, local_folders, queued, state_text, the_client
 from tuneyard_pipelines.errors import UNWRITABLE, InputError, RefusedError, TuneyardError, UnreachableError
 
@@ -298,7 +298,7 @@ def list_(as_json: Json = False) -> None:
         print(f"no sweeps in {home / 'sweeps'}; start one with: tuneyard sweep run SPEC")
     else:
         rows = [
-            (one.sweep_id, one.name, one.state, one.counted, one.best_text, when(one.created_ms), one.where)
+            (one.sweep_id, one.name, one.state, one.counted, one.best_text, ago(one.created_ms), one.where)
             for one in found
         ]
         table(("id", "name", "state", "trials", "best", "created", "where"), rows)

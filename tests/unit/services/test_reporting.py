@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tuneyard.cli.output import reporting
+from tuneyard.cli.output import ago, reporting
 
 
 @pytest.fixture
@@ -38,3 +38,23 @@ def test_a_pipe_sees_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with reporting() as tell:
         tell("reading", 0.4)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("past_s", "said"),
+    [
+        (0, "0 s ago"),
+        (-0.5, "0 s ago"),
+        (59.9, "59 s ago"),
+        (60, "1 min ago"),
+        (3599, "59 min ago"),
+        (3600, "1 h ago"),
+        (86_399, "23 h ago"),
+        (86_400 * 29.5, "29 d ago"),
+        (86_400 * 30, "2023-10-15"),
+        (-3600, "2023-11-14 23:13:20Z"),
+    ],
+)
+def test_q6_how_long_ago_is_the_same_everywhere(past_s: float, said: str) -> None:
+    now_ms = 1_700_000_000_000
+    assert ago(now_ms - int(past_s * 1000), now_ms) == said
