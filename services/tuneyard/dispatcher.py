@@ -419,19 +419,20 @@ def _alone(sweep_id: str) -> Iterator[None]:
 
 def configured(environment: Mapping[str, str] = os.environ) -> tuple[Store, RayJobs, Settings]:
     """What the environment says, each with its default. Raises InputError for what it cannot say."""
+    settings.check_names(environment)
     home = settings.find_home(environment)
     settings.make_home(home)
     if uri := environment.get("MLFLOW_TRACKING_URI"):
         settings.keep_tracking_uri(home, settings.tracking_uri(home, uri))
     how = Settings(
         home=home,
-        entrypoint=environment.get("TUNEYARD_DRIVER", "tuneyard"),
+        entrypoint=settings.value("TUNEYARD_DRIVER", environment),
         environment={name: environment[name] for name in PASSED if name in environment},
-        most_drivers=settings.whole("TUNEYARD_MAX_DRIVERS", 8, environment),
-        most_losses=settings.whole("TUNEYARD_MAX_LOSSES", 5, environment),
-        preempt=settings.whole("TUNEYARD_PREEMPT", 0, environment) > 0,
+        most_drivers=settings.whole("TUNEYARD_MAX_DRIVERS", environment),
+        most_losses=settings.whole("TUNEYARD_MAX_LOSSES", environment),
+        preempt=settings.whole("TUNEYARD_PREEMPT", environment) > 0,
     )
-    ray = RayJobs(environment.get("TUNEYARD_RAY", "http://127.0.0.1:8265"), find_token(environment))
+    ray = RayJobs(settings.value("TUNEYARD_RAY", environment), find_token(environment))
     return Store.open(settings.database_url(home, environment)), ray, how
 
 

@@ -42,7 +42,7 @@ def run(home: Path, sweep_id: str, watching: Watching, environment: Mapping[str,
 
     `watching` says what is done meanwhile, which goes into the log.
     """
-    submission_id, most_trials = environment.get(SUBMISSION_ID, ""), settings.whole(MOST_TRIALS, 0, environment)
+    submission_id, most_trials = environment.get(SUBMISSION_ID, ""), settings.whole(MOST_TRIALS, environment)
     folder = SweepFolder(home / "sweeps" / sweep_id)
     if not folder.submitted.exists():
         raise InputError(f"--sweep-id {sweep_id}: there is no such sweep in {home / 'sweeps'}")

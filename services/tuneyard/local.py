@@ -125,7 +125,7 @@ def train(
     home = home or settings.find_home()
     uri = settings.tracking_uri(home, mlflow)
     settings.make_home(home)
-    collect_garbage(home, settings.cache_limit_bytes())
+    collect_garbage(home, settings.size_bytes("TUNEYARD_CACHE_LIMIT"))
     planned = runnable(accepted, _machine(accepted, home, calibrate=calibrate))
     return sweep.run(
         accepted,
@@ -177,7 +177,7 @@ def drive_queued(folder: SweepFolder, home: Path, most_trials: int | None, annou
     file = folder.submitted
     text = file.read_text(encoding="utf-8")
     uri = settings.tracking_uri(home, None)
-    collect_garbage(home, settings.cache_limit_bytes())
+    collect_garbage(home, settings.size_bytes("TUNEYARD_CACHE_LIMIT"))
     spec = parse(text, file=str(file))
     forecast = _forecast(runnable(spec, _machine(spec, home, calibrate=True)))
     sweep.run(

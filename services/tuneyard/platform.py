@@ -49,6 +49,7 @@ from tuneyard_pipelines.errors import InputError, RefusedError, TuneyardError, U
 OBJECT_STORE_BYTES = 200 << 20  # trials read memory-mapped files; Ray's own default takes a third of the memory
 RAY_FOLDER, LONGEST_TEMP = "tuneyard-", 25  # characters of a folder that leave enough for the names Ray gives
 BEFORE = "tracking_uri_before"
+DATABASE = ("TUNEYARD_DATABASE", "PGPASSFILE", "PGPASSWORD")  # its address, and where libpq finds a password
 ASK_TIMEOUT_S = 5.0
 LEFT_S, DRIVERS_S, DOWN_S = 5.0, 40.0, 240.0
 
@@ -89,6 +90,7 @@ def run(home: Path, ports: Ports, say: Say) -> None:
     Raises RefusedError where the platform is up or a port is taken, InputError for a home or a machine that cannot
     hold it, TuneyardError with the end of its log for a part that does not start. Nothing is left running then.
     """
+    settings.check_names(os.environ)
     _make_folder(home)
     with _lock(home), _told_to_end() as (over, hurry):
         _clear(home, say)
@@ -102,6 +104,7 @@ def run(home: Path, ports: Ports, say: Say) -> None:
 
 def detach(home: Path, ports: Ports, say: Say) -> None:
     """Have a supervisor go on in the background, and return once all is ready. Raises what `run` raises."""
+    settings.check_names(os.environ)
     _make_folder(home)
     if is_up(home):
         raise RefusedError(_already(home))
@@ -325,7 +328,7 @@ def environment_of_servers(home: Path, environment: Mapping[str, str] = os.envir
     kept = {
         name: value
         for name, value in environment.items()
-        if name not in ("TUNEYARD_DATABASE", "TUNEYARD_SERVICE", "TUNEYARD_TOKEN", "RAY_ADDRESS", "RAY_AUTH_TOKEN")
+        if name not in (*DATABASE, "TUNEYARD_SERVICE", "TUNEYARD_TOKEN", "RAY_ADDRESS", "RAY_AUTH_TOKEN")
         and not name.startswith("MLFLOW_TRACKING_")
     }
     return {
@@ -343,7 +346,7 @@ def environment_of_servers(home: Path, environment: Mapping[str, str] = os.envir
 
 def environment_of_services(home: Path, ports: Ports, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """For the dispatcher and the API."""
-    database = {name: environment[name] for name in ("TUNEYARD_DATABASE",) if name in environment}
+    database = {name: environment[name] for name in DATABASE if name in environment}
     roots = environment.get("TUNEYARD_DATA_ROOTS", _project(home))
     return {
         **environment_of_servers(home, environment),

@@ -1,10 +1,12 @@
-"""Where state lives and which MLflow is meant: from the command line, the environment, or what is found nearby."""
+"""What the environment may say, where state lives and which MLflow is meant: given, or found nearby."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from tuneyard_pipelines import units
@@ -13,8 +15,69 @@ from tuneyard_pipelines.errors import InputError
 HOME = ".tuneyard"
 QUEUE = "queue.db"
 TRACKING = "tracking_uri"  # a file that only its owner reads: a URI may hold a password
-CACHE_LIMIT = "50GiB"
 _PASSWORD = re.compile(r"(?<=://)([^\s:/@]*):\S*@")
+_OURS = "TUNEYARD_"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One of our variables; where the environment does not say it, `default` counts, or what `otherwise` tells.
+
+    `inner`: no setting of a person's; Tuneyard gives it to what it starts.
+    """
+
+    meaning: str
+    default: str = ""
+    otherwise: str = "none"
+    inner: bool = False
+
+    @property
+    def shown(self) -> str:
+        return f"`{self.default}`" if self.default else self.otherwise
+
+
+VARIABLES: Mapping[str, Variable] = {
+    "TUNEYARD_HOME": Variable("the folder of all state", otherwise="the nearest `.tuneyard`, here or above"),
+    "TUNEYARD_DATABASE": Variable(
+        "where the queue is kept: `sqlite:////PATH` or `postgresql://USER@HOST/NAME`",
+        otherwise="`queue.db` in the home",
+    ),
+    "TUNEYARD_CACHE_LIMIT": Variable("how much prepared data the home keeps", "50GiB"),
+    "TUNEYARD_RAY": Variable("address of Ray's dashboard", "http://127.0.0.1:8265"),
+    "TUNEYARD_DRIVER": Variable("the command on the cluster that a sweep's `run` is appended to", "tuneyard"),
+    "TUNEYARD_MAX_DRIVERS": Variable("how many sweeps run at once", "8"),
+    "TUNEYARD_MAX_LOSSES": Variable("how many drivers in a row may be lost without progress", "5"),
+    "TUNEYARD_PREEMPT": Variable("1: a sweep of higher priority may make lower ones give way", "0"),
+    "TUNEYARD_LISTEN": Variable("where it serves", "127.0.0.1:8700"),
+    "TUNEYARD_DATA_ROOTS": Variable(
+        "the folders in which files may lie that a spec names, parted by colons; of the home itself only uploads"
+    ),
+    "TUNEYARD_UPLOAD_LIMIT": Variable("the largest file that is taken", "2GiB"),
+    "TUNEYARD_HUB": Variable("1: a spec may name a data set of the Hugging Face hub", "0"),
+    "TUNEYARD_TRUSTED_HEADER": Variable("the header in which a proxy names who has logged in"),
+    "TUNEYARD_TRUSTED_PROXIES": Variable("addresses or networks of such proxies, parted by commas"),
+    "TUNEYARD_SERVICE": Variable("address of the service that commands speak to", otherwise="that of the last login"),
+    "TUNEYARD_TOKEN": Variable("with whose token they do", otherwise="that of the last login"),
+    "TUNEYARD_SUBMISSION_ID": Variable("which attempt of its sweep a driver is", inner=True),
+    "TUNEYARD_MOST_TRIALS": Variable("how many trials it may run at once; 0: all that fit", "0", inner=True),
+    "TUNEYARD_PLATFORM": Variable("which platform a process is of", inner=True),
+}
+"""All that Tuneyard reads, but those of others such as MLFLOW_TRACKING_URI. The tables of the docs are held to it."""
+
+
+def value(name: str, environment: Mapping[str, str] = os.environ) -> str:
+    """What the environment says, or the default."""
+    return environment.get(name) or VARIABLES[name].default
+
+
+def check_names(environment: Mapping[str, str]) -> None:
+    """Raises InputError for a variable of ours that there is not: unheard, a slip in one that closes leaves open."""
+    for name in sorted(environment):
+        if name.startswith(_OURS) and name not in VARIABLES:
+            known = [one.removeprefix(_OURS) for one, variable in VARIABLES.items() if not variable.inner]
+            near = difflib.get_close_matches(name.removeprefix(_OURS), known, n=1)
+            meant = f"did you mean {_OURS}{near[0]}? Correct" if near else "correct"
+            raise InputError(f"{name}: there is no such setting; {meant} it, or take it out of the environment")
 
 
 def find_home(environment: Mapping[str, str] = os.environ, start: Path | None = None) -> Path:
@@ -78,24 +141,24 @@ def write_private(path: Path, text: str) -> None:
 
 def database_url(home: Path, environment: Mapping[str, str] = os.environ) -> str:
     """TUNEYARD_DATABASE, else SQLite in the home: where the queue is kept."""
-    return environment.get("TUNEYARD_DATABASE") or f"sqlite:///{home / QUEUE}"
+    return value("TUNEYARD_DATABASE", environment) or f"sqlite:///{home / QUEUE}"
 
 
-def whole(name: str, default: int, environment: Mapping[str, str] = os.environ) -> int:
+def whole(name: str, environment: Mapping[str, str] = os.environ) -> int:
     """The whole number that a variable holds. Raises InputError for anything else."""
-    text = environment.get(name) or str(default)
+    text = value(name, environment)
     if not text.isdecimal():
         raise InputError(f"{name}: found {text!r}; allowed: a whole number, 0 or more")
     return int(text)
 
 
-def cache_limit_bytes(environment: Mapping[str, str] = os.environ) -> int:
-    """TUNEYARD_CACHE_LIMIT: how much prepared data the home keeps. Raises InputError for what is no amount."""
-    text = environment.get("TUNEYARD_CACHE_LIMIT", CACHE_LIMIT)
+def size_bytes(name: str, environment: Mapping[str, str] = os.environ) -> int:
+    """The amount that a variable holds. Raises InputError for what is none."""
+    text = value(name, environment)
     try:
         return units.size_bytes(text)
     except ValueError:
-        raise InputError(f"TUNEYARD_CACHE_LIMIT: found {text!r}; allowed: {units.SIZE_FORMS}") from None
+        raise InputError(f"{name}: found {text!r}; allowed: {units.SIZE_FORMS}") from None
 
 
 def is_default(home: Path, uri: str, environment: Mapping[str, str] = os.environ) -> bool:

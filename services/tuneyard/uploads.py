@@ -13,12 +13,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuneyard_pipelines import units
 from tuneyard_pipelines.errors import InputError, RefusedError
 
 PIECE_BYTES = 8 << 20
 """A file is sent in pieces of at most so much."""
-LIMIT = "2GiB"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[\w][\w .@+,-]{0,199}")
 
@@ -104,14 +102,6 @@ def digest_of(path: Path) -> str:
     """SHA-256, in hexadecimal digits."""
     with path.open("rb") as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
-
-
-def limit_bytes(text: str | None) -> int:
-    """What TUNEYARD_UPLOAD_LIMIT says. Raises InputError for what is no amount."""
-    try:
-        return units.size_bytes(text or LIMIT)
-    except ValueError:
-        raise InputError(f"TUNEYARD_UPLOAD_LIMIT: found {text!r}; allowed: {units.SIZE_FORMS}") from None
 
 
 def _whole(path: Path) -> Upload:

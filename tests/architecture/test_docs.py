@@ -1,20 +1,23 @@
-"""What the pages of docs/ say of models, of the queue and of the platform is what there is."""
+"""What the pages of docs/ say of models, of the queue, of the platform and of its settings is what there is."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from tuneyard import jobs
 from tuneyard.admission import Active, Limits, Rules, Sweep, decide
 from tuneyard.ports import OPTIONS, Ports
+from tuneyard.settings import VARIABLES
 from tuneyard_pipelines import architectures
 from tuneyard_pipelines.capacity import Node, Shape
 from tuneyard_pipelines.keys import Model
 from tuneyard_pipelines.sections import words_of
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 MODELS = (DOCS / "models.md").read_text(encoding="utf-8")
 QUEUE = (DOCS / "queue.md").read_text(encoding="utf-8")
 PLATFORM = (DOCS / "platform.md").read_text(encoding="utf-8")
@@ -97,6 +100,19 @@ def test_the_ports_of_the_platform_are_those_it_takes() -> None:
             numbers = [int(number) for number in re.findall(r"\d+", cells[3])]
             told |= dict(zip(re.findall(r"`(--[\w-]+)`", cells[4]), numbers, strict=True))
     assert told == {OPTIONS[part]: port for part, port in vars(Ports()).items()}
+
+
+def test_every_setting_has_one_row_with_its_meaning_and_default() -> None:
+    told = [line for page in DOCS.glob("*.md") for line in page.read_text(encoding="utf-8").splitlines()]
+    rows = [f"| `{name}` | {one.meaning} | {one.shown} |" for name, one in VARIABLES.items() if not one.inner]
+    assert sorted(line for line in told if line.startswith("| `TUNEYARD_")) == sorted(rows)
+
+
+def test_every_variable_that_is_read_is_a_setting() -> None:
+    sources = [path for room in ("services", "pipelines", "lightning_modules") for path in (ROOT / room).rglob("*.py")]
+    named = Counter(name for path in sources for name in re.findall(r'"(TUNEYARD_[A-Z_]+)"', path.read_text()))
+    assert named.keys() == VARIABLES.keys()
+    assert [name for name, times in named.items() if times == 1] == [], "declared, and read nowhere"
 
 
 def queued(id: str, *, owner: str = "ann", gpus: int = 0) -> Sweep:

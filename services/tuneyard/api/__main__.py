@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 
 import uvicorn
 
+from tuneyard import settings
 from tuneyard.api import create_app
-from tuneyard.api.service import LISTEN, Service
+from tuneyard.api.service import Service
 from tuneyard_pipelines.errors import InputError, TuneyardError
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     try:
-        host, port = _place(os.environ.get("TUNEYARD_LISTEN") or LISTEN)
+        host, port = _place(settings.value("TUNEYARD_LISTEN"))
         app = create_app(Service.configured())
     except TuneyardError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -30,7 +30,7 @@ def main() -> None:
 def _place(listen: str) -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise InputError(f"TUNEYARD_LISTEN: found {listen!r}; allowed: HOST:PORT, as in {LISTEN}")
+        raise InputError(f"TUNEYARD_LISTEN: found {listen!r}; allowed: HOST:PORT, as in 127.0.0.1:8700")
     return host.strip("[]"), int(port)
 
 

@@ -22,13 +22,12 @@ from tuneyard.database import Database
 from tuneyard.queue import Queue
 from tuneyard.ray_jobs import RayJobs, find_token
 from tuneyard.store import Entry, Store
-from tuneyard.uploads import Uploads, limit_bytes
+from tuneyard.uploads import Uploads
 from tuneyard_pipelines.errors import InputError
 
 log = logging.getLogger(__name__)
 LONGEST_WAIT_S = 5.0  # for who tried one wrong token after another
 ADDRESSES = 10_000  # of which it is remembered how often they were wrong
-LISTEN = "127.0.0.1:8700"
 
 
 @dataclass(frozen=True)
@@ -90,22 +89,23 @@ class Service:
 
         Raises InputError for what it cannot say, and what opening the database raises.
         """
+        settings.check_names(environment)
         home = settings.find_home(environment)
         settings.make_home(home)
         database = Database(settings.database_url(home, environment))
         store = Store(database)
         store.migrate()
-        roots = environment.get("TUNEYARD_DATA_ROOTS", "")
-        uploads = Uploads(home / "uploads", limit_bytes(environment.get("TUNEYARD_UPLOAD_LIMIT")))
+        roots = settings.value("TUNEYARD_DATA_ROOTS", environment)
+        uploads = Uploads(home / "uploads", settings.size_bytes("TUNEYARD_UPLOAD_LIMIT", environment))
         return cls(
             store=store,
             accounts=Accounts(database),
             home=home,
-            ray=RayJobs(environment.get("TUNEYARD_RAY", "http://127.0.0.1:8265"), find_token(environment)),
+            ray=RayJobs(settings.value("TUNEYARD_RAY", environment), find_token(environment)),
             tracking_uri=settings.tracking_uri(home, None, environment),
             uploads=uploads,
             data_roots=tuple(Path(root).resolve() for root in roots.split(os.pathsep) if root),
-            hub=settings.whole("TUNEYARD_HUB", 0, environment) > 0,
+            hub=settings.whole("TUNEYARD_HUB", environment) > 0,
             trusted_header=_trusted_header(environment),
         )
 
@@ -169,10 +169,10 @@ def own(person: Person, entry: Entry) -> Entry:
 
 
 def _trusted_header(environment: Mapping[str, str]) -> TrustedHeader | None:
-    name = environment.get("TUNEYARD_TRUSTED_HEADER")
+    name = settings.value("TUNEYARD_TRUSTED_HEADER", environment)
     if not name:
         return None
-    proxies = environment.get("TUNEYARD_TRUSTED_PROXIES", "")
+    proxies = settings.value("TUNEYARD_TRUSTED_PROXIES", environment)
     try:
         networks = tuple(ipaddress.ip_network(one.strip()) for one in proxies.split(",") if one.strip())
     except ValueError as wrong:

@@ -28,7 +28,7 @@ def gc(
 
     home = settings.find_home()
     try:
-        limit_bytes = settings.cache_limit_bytes() if limit is None else _bytes(limit)
+        limit_bytes = settings.size_bytes("TUNEYARD_CACHE_LIMIT") if limit is None else _bytes(limit)
     except ValueError:
         raise InputError(f"--limit: found {limit!r}; allowed: 0, or {units.SIZE_FORMS}") from None
     found = collect_garbage(home, limit_bytes)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tuneyard import dispatcher, settings
+from tuneyard import dispatcher, platform, settings
+from tuneyard.api.service import Service
 from tuneyard_pipelines.errors import InputError
 
 
@@ -89,3 +90,29 @@ def test_a_dispatcher_passes_no_password_on(tmp_path: Path) -> None:
     _, _, how = dispatcher.configured({"TUNEYARD_HOME": str(tmp_path), "MLFLOW_TRACKING_URI": uri})
     assert "secret" not in str(how)
     assert settings.tracking_uri(tmp_path, None, {}) == uri
+
+
+def test_a_variable_that_is_not_there_is_refused_with_the_one_that_was_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = {"TUNEYARD_HOME": str(tmp_path / "home")}
+    slip = {**home, "TUNEYARD_TRUSTED_PROXY": "10.0.0.7"}
+    monkeypatch.setenv("TUNEYARD_TRUSTED_PROXY", "10.0.0.7")
+    for start in (
+        lambda: Service.configured(slip),
+        lambda: dispatcher.configured(slip),
+        lambda: platform.run(tmp_path / "home", platform.Ports(), print),
+        lambda: platform.detach(tmp_path / "home", platform.Ports(), print),
+    ):
+        with pytest.raises(InputError, match=r"TUNEYARD_TRUSTED_PROXY: .* did you mean TUNEYARD_TRUSTED_PROXIES"):
+            start()
+    assert not (tmp_path / "home").exists()
+    with pytest.raises(InputError, match="TUNEYARD_XYZZY: there is no such setting; correct it"):
+        settings.check_names({"TUNEYARD_XYZZY": ""})
+    settings.check_names({**dict.fromkeys(settings.VARIABLES, "x"), "OTHERS_TUNEYARD_X": "y"})
+
+
+def test_what_is_set_to_nothing_has_its_default() -> None:
+    assert settings.value("TUNEYARD_DRIVER", {"TUNEYARD_DRIVER": ""}) == "tuneyard"
+    assert settings.whole("TUNEYARD_MAX_DRIVERS", {}) == 8
+    assert settings.whole("TUNEYARD_MAX_DRIVERS", {"TUNEYARD_MAX_DRIVERS": "0"}) == 0

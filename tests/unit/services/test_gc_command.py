@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tuneyard.cli import app
-from tuneyard.settings import cache_limit_bytes
+from tuneyard.settings import size_bytes
 from tuneyard_pipelines.data import folders
 from tuneyard_pipelines.errors import InputError
 
@@ -40,5 +40,5 @@ def test_a_limit_that_is_no_amount(monkeypatch, tmp_path):
     assert isinstance(answer.exception, InputError)
     assert "--limit: found 'much'; allowed: 0, or" in str(answer.exception)
     with pytest.raises(InputError, match="TUNEYARD_CACHE_LIMIT: found '5'; allowed: "):
-        cache_limit_bytes({"TUNEYARD_CACHE_LIMIT": "5"})
-    assert cache_limit_bytes({}) == 50 * 2**30
+        size_bytes("TUNEYARD_CACHE_LIMIT", {"TUNEYARD_CACHE_LIMIT": "5"})
+    assert size_bytes("TUNEYARD_CACHE_LIMIT", {}) == 50 * 2**30

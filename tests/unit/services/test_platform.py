@@ -23,6 +23,8 @@ Cli = Callable[..., object]
 ANY = Ports(0, 0, 0, 0)
 SECRETS = {
     "TUNEYARD_DATABASE": "postgresql://u:secret@db/queue",
+    "PGPASSWORD": "secret",
+    "PGPASSFILE": "/run/secrets/pgpass",
     "MLFLOW_TRACKING_URI": "https://u:secret@team",
     "MLFLOW_TRACKING_PASSWORD": "secret",
     "RAY_AUTH_TOKEN": "secret",
@@ -113,7 +115,7 @@ def test_jobs_inherit_no_secret_and_no_cluster_of_somebody_else() -> None:
     assert "RAY_ADDRESS" not in inherited
     assert inherited["RAY_AUTH_TOKEN_PATH"] == str(home / "platform" / "ray_token")
     services = platform.environment_of_services(home, Ports(), SECRETS)
-    assert services["TUNEYARD_DATABASE"] == SECRETS["TUNEYARD_DATABASE"]
+    assert {name: services[name] for name in platform.DATABASE} == {name: SECRETS[name] for name in platform.DATABASE}
     assert (services["MLFLOW_TRACKING_URI"], services["TUNEYARD_LISTEN"]) == ("http://127.0.0.1:5000", "127.0.0.1:8700")
     assert "MLFLOW_TRACKING_PASSWORD" not in services
 
