@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
+from psycopg import sql
 
 _numbers = itertools.count()
 
@@ -39,6 +40,23 @@ class Postgres:
         with self._admin() as connection:
             connection.execute(f"CREATE DATABASE {name}")
         return str(self._server.get_uri(database=name))
+
+    @property
+    def sockets(self) -> Path:
+        """The folder in which it listens."""
+        folder = self._server.get_postmaster_info().socket_dir
+        assert folder is not None
+        return Path(folder)
+
+    def let_in(self, user: str, password: str, database: str) -> None:
+        """An administrator who comes in by password only, and a database of theirs."""
+        name, theirs = sql.Identifier(user), sql.Identifier(database)
+        with self._admin() as connection:
+            connection.execute(sql.SQL("CREATE ROLE {} SUPERUSER LOGIN PASSWORD {}").format(name, password))
+            connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(theirs, name))
+            rules = Path(connection.execute("SHOW hba_file").fetchall()[0][0])
+            rules.write_text(f"local all {user} scram-sha-256\n{rules.read_text()}")
+            connection.execute("SELECT pg_reload_conf()")
 
     def kill(self) -> None:
         """As a power cut would, down to its last process."""
