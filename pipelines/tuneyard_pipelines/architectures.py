@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -67,8 +67,12 @@ class Architecture:
         if wrong := [key for key in (*self.keys, *self.words) if not key.startswith("model.")]:
             raise ValueError(f"keys={self.keys!r}: {wrong[0]!r} is none of the section model, such as model.d_model")
 
-    def follows(self, key: str) -> bool:
-        """Whether a dotted key means something to models of this family."""
+    @cached_property
+    def follows(self) -> Callable[[str], bool]:
+        """Whether a dotted key means something to models of this family: asked for every key of every point."""
+        return cache(self._follows)
+
+    def _follows(self, key: str) -> bool:
         if key.startswith("model."):
             return key in _OF_ALL or key in self.keys
         return not self.counts or not key.startswith("training.") or key in _OF_COUNTING

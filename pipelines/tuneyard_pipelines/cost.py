@@ -6,7 +6,7 @@ What a FLOP and a token are, and what `values` holds, stands in `formulas`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -42,12 +42,8 @@ class Speed:
 
 
 def derived(values: Values, sizes: VocabSizes) -> dict[str, int]:
-    """The names that constraints may use beside the keys of a point."""
-    return {
-        "parameters": parameters(values, sizes),
-        "memory_bytes": memory_bytes(values, sizes),
-        "flops_per_token": flops_per_token(values, sizes),
-    }
+    """All of `DERIVED` at a point."""
+    return {name: of(values, sizes) for name, of in DERIVED.items()}
 
 
 def parameters(values: Values, sizes: VocabSizes) -> int:
@@ -81,6 +77,14 @@ def memory_bytes(values: Values, sizes: VocabSizes) -> int:
     batch_floats = tokens * (formulas.kept_floats(values) + logit_floats) // formulas.sequences
     state_floats = (STATE_FLOATS + _averaged_floats(values)) * formulas.parameters(values, sizes)
     return FLOAT_BYTES * (state_floats + HEAP_SHARE * batch_floats) + PROCESS_BYTES
+
+
+DERIVED: Mapping[str, Callable[[Values, VocabSizes], int]] = {
+    "parameters": parameters,
+    "memory_bytes": memory_bytes,
+    "flops_per_token": flops_per_token,
+}
+"""The names that constraints may use beside the keys of a point."""
 
 
 def seconds_per_token(values: Values, sizes: VocabSizes, speed: Speed) -> float:

@@ -211,6 +211,12 @@ def runnable(spec: SweepSpec, machine: Machine = Machine(), *, file: str = "") -
     return planned
 
 
+def check(spec: SweepSpec, *, file: str = "") -> None:
+    """Raises what `runnable` raises without a machine, at a small part of its cost: it looks no longer than it must."""
+    if not all(map(_runs, spec.by_variant.values())):
+        runnable(spec, file=file)
+
+
 def extremes(spec: SweepSpec, machine: Machine) -> list[tuple[TrialConfig, VocabSizes]]:
     """The smallest and the largest model of each variant with its vocabulary: what a calibration measures.
 
@@ -289,15 +295,28 @@ def _variant(name: str, spec: SweepSpec, machine: Machine) -> VariantPlan:
     )
 
 
+def _runs(spec: SweepSpec) -> bool:
+    """Whether it has no problem; False where only the whole plan tells."""
+    space, machine = Space(spec), Machine()
+    enough = None if space.constrained else 1  # a constraint may fail at any point
+    if _problems(spec, space, space.survey(spec.seed, enough=enough)):
+        return False
+    return any(not any(_too_large(spec, [one], machine)) for one in _weighed(spec, space, machine))
+
+
 def _costs(spec: SweepSpec, space: Space, machine: Machine) -> list[_Weighed]:
     """Feasible points with their cost, the smallest model first: all of a small space, else a seeded sample."""
-    found = []
+    found = _weighed(spec, space, machine)
+    return sorted(found, key=lambda weighed: (weighed.cost["parameters"], weighed.cost["flops_per_token"]))
+
+
+def _weighed(spec: SweepSpec, space: Space, machine: Machine) -> Iterator[_Weighed]:
+    """As `_costs`, one after the other, the corners of a large space first."""
     for point in _some(space, spec.seed):
         if space.broken_rule(point) is None:
             values = complete({**spec.values, **point})
             sizes = vocab_sizes(values, machine.vocabularies)
-            found.append(_Weighed(point, values, sizes, cost.derived(values, sizes)))
-    return sorted(found, key=lambda weighed: (weighed.cost["parameters"], weighed.cost["flops_per_token"]))
+            yield _Weighed(point, values, sizes, cost.derived(values, sizes))
 
 
 def _approximate(values: Mapping[str, Any], machine: Machine) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ENUMERATED = 50_000  # points; larger spaces are sampled
 SAMPLED = 2_000
 _PROBED = 200
-_COSTS = frozenset({"parameters", "memory_bytes", "flops_per_token"})
+_COSTS = frozenset(cost.DERIVED)
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,14 @@ class Survey:
         return self.feasible / self.examined
 
 
+@dataclass(frozen=True)
+class _Judgement:
+    """The rules that a point breaks, and of its constraints those that cannot be computed there, with why."""
+
+    broken: tuple[str, ...]
+    failing: Mapping[str, str]
+
+
 class Space:
     """Ranges and rules of a spec. A point holds the varied keys only."""
 
@@ -62,8 +70,8 @@ class Space:
         # One that speaks of what this family has not is meant for other variants.
         self._constraints: list[Constraint] = [one for one in held if all(map(architecture.follows, one.names))]
         self._vocabularies = vocabularies or {}
-        self._costs = any(_COSTS & set(held.names) for held in self._constraints)
-        self._judged: dict[tuple[Scalar, ...], tuple[str, ...]] = {}
+        self._costs = _COSTS & {name for held in self._constraints for name in held.names}
+        self._judged: dict[tuple[Scalar, ...], _Judgement] = {}
         self._include = spec.search.include
 
     @cached_property
@@ -79,12 +87,7 @@ class Space:
 
     def broken_rules(self, point: Point) -> tuple[str, ...]:
         """The rules that a point breaks; a constraint that cannot be computed there counts as broken."""
-        identity = self.identity(point)
-        if identity not in self._judged:
-            if len(self._judged) > ENUMERATED:
-                self._judged.clear()
-            self._judged[identity] = self._broken(point)
-        return self._judged[identity]
+        return self._judgement(point).broken
 
     def broken_rule(self, point: Point) -> str | None:
         """The first rule that a point breaks, or None for a feasible one."""
@@ -141,8 +144,16 @@ class Space:
         """Any point, feasible or not."""
         return {key: held.sample(rng) for key, held in self.ranges.items()}
 
-    def survey(self, seed: int) -> Survey:
-        """Examine every point of a space of at most 50,000, and 2,000 seeded draws of a larger or continuous one."""
+    @property
+    def constrained(self) -> bool:
+        """Whether the spec has rules of its own."""
+        return bool(self._constraints)
+
+    def survey(self, seed: int, *, enough: int | None = None) -> Survey:
+        """Examine every point of a space of at most 50,000, and 2,000 seeded draws of a larger or continuous one.
+
+        No more of them once `enough` are feasible.
+        """
         whole = self.size is not None and self.size <= ENUMERATED
         rng = random.Random(f"survey {seed}")
         points = self.grid() if whole else (self.sample(rng) for _ in range(SAMPLED))
@@ -150,13 +161,15 @@ class Space:
         failing: dict[str, str] = {}
         examined = feasible = 0
         for point in points:
-            rules = self.broken_rules(point)
+            judgement = self._judgement(point)
             examined += 1
-            feasible += not rules
-            broken.update(rules)
-            for held in self._constraints if rules else ():
-                if held.text in rules and held.text not in failing and (message := self._failure(held, point)):
-                    failing[held.text] = message
+            feasible += not judgement.broken
+            if judgement.broken:
+                broken.update(judgement.broken)
+            for text, message in judgement.failing.items():
+                failing.setdefault(text, message)
+            if feasible == enough:
+                break
         return Survey(examined, feasible, whole, dict(broken), tuple(failing.values()))
 
     def failing_constraints(self) -> dict[str, str]:
@@ -165,8 +178,9 @@ class Space:
         rng = random.Random("probe")
         failing: dict[str, str] = {}
         for point in self.grid() if small else (self.sample(rng) for _ in range(_PROBED)):
+            values = self._at(point)
             for held in self._constraints:
-                if held.text not in failing and (message := self._failure(held, point)):
+                if held.text not in failing and (message := _failure(held, values)):
                     failing[held.text] = message
         return failing
 
@@ -181,23 +195,33 @@ class Space:
             point[key] = held.value(index)
         return {key: point[key] for key in self.keys}
 
-    def _broken(self, point: Point) -> tuple[str, ...]:
-        values = self._at(point)
-        rules = [rule.name for rule in self._rules if not rule.holds(values)]
-        return (*rules, *(held.text for held in self._constraints if not _keeps(held, values)))
+    def _judgement(self, point: Point) -> _Judgement:
+        identity = self.identity(point)
+        if identity not in self._judged:
+            if len(self._judged) > ENUMERATED:
+                self._judged.clear()
+            self._judged[identity] = self._judge(point)
+        return self._judged[identity]
 
-    def _failure(self, constraint: Constraint, point: Point) -> str | None:
+    def _judge(self, point: Point) -> _Judgement:
         values = self._at(point)
-        try:
-            constraint.holds(values)
-        except ConstraintError as error:
-            where = ", ".join(f"{name} = {values[name]}" for name in constraint.names if name in values)
-            return f'"{constraint.text}" cannot be computed at {where or "any point"}: {error}'
-        return None
+        broken = [rule.name for rule in self._rules if not rule.holds(values)]
+        failing: dict[str, str] = {}
+        for held in self._constraints:
+            try:
+                kept = held.holds(values)
+            except ConstraintError as error:
+                kept, failing[held.text] = False, _told(held, values, error)
+            if not kept:
+                broken.append(held.text)
+        return _Judgement(tuple(broken), failing)
 
     def _at(self, point: Point) -> dict[str, Any]:
         values = complete({**self._values, **point})
-        return values | cost.derived(values, vocab_sizes(values, self._vocabularies)) if self._costs else values
+        if self._costs:
+            sizes = vocab_sizes(values, self._vocabularies)
+            values |= {name: cost.DERIVED[name](values, sizes) for name in self._costs}
+        return values
 
 
 def constraint_of(text: str, values: Mapping[str, Any]) -> Constraint:
@@ -217,8 +241,15 @@ def _end(held: Range, end: Callable[..., Scalar]) -> Scalar:
     return end(held.values) if numbers else held.values[0 if end is min else -1]
 
 
-def _keeps(constraint: Constraint, values: Mapping[str, Any]) -> bool:
+def _failure(constraint: Constraint, values: Mapping[str, Any]) -> str:
+    """Why it cannot be computed there; empty where it can."""
     try:
-        return constraint.holds(values)
-    except ConstraintError:
-        return False
+        constraint.holds(values)
+    except ConstraintError as error:
+        return _told(constraint, values, error)
+    return ""
+
+
+def _told(constraint: Constraint, values: Mapping[str, Any], error: ConstraintError) -> str:
+    where = ", ".join(f"{name} = {values[name]}" for name in constraint.names if name in values)
+    return f'"{constraint.text}" cannot be computed at {where or "any point"}: {error}'

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,7 @@ class Database:
         self._url = _parsed(url)
         self._engine = _sqlite(self._url) if self._url.drivername == "sqlite" else _postgresql(self._url)
         event.listen(self._engine, "begin", _begin)
+        self._turn = threading.Lock()
 
     def close(self) -> None:
         self._engine.dispose()
@@ -64,7 +66,7 @@ class Database:
         Raises UnreachableError for a server that does not answer or a turn that did not come in `WAIT_S`, InputError
         for a database that cannot be opened or written.
         """
-        return self._transaction(_WRITE)
+        return self._writing()
 
     def migrate(self) -> None:
         """Bring the tables to this version, however many processes do so at once; done already, nothing changes.
@@ -94,6 +96,17 @@ class Database:
     @property
     def _shown(self) -> str:
         return without_passwords(self._url.render_as_string(hide_password=False))
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        """The writers of this process take turns before they ask for the database's, which SQLite gives to no order."""
+        if not self._turn.acquire(timeout=WAIT_S):
+            raise _silent(self._shown, f"others have been writing for {WAIT_S} s")
+        try:
+            with self._transaction(_WRITE) as connection:
+                yield connection
+        finally:
+            self._turn.release()
 
     @contextlib.contextmanager
     def _transaction(self, begin: dict[str, str]) -> Iterator[sa.Connection]:

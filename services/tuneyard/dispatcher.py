@@ -399,9 +399,7 @@ def _waits(entry: Entry) -> admission.Sweep:
 
 def _own_most_trials(entry: Entry) -> int | None:
     """What its spec says, whatever a limit of its owner's made of it in an earlier attempt."""
-    return (
-        entry.most_trials if not entry.job.attempt else sweeps.stored_spec(entry.spec_text).search.max_concurrent_trials
-    )
+    return sweeps.terms(entry.spec_text).most_trials if entry.job.attempt else entry.most_trials
 
 
 @contextlib.contextmanager

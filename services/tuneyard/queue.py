@@ -21,7 +21,6 @@ from tuneyard_pipelines.capacity import Shape
 from tuneyard_pipelines.control import Request
 from tuneyard_pipelines.errors import InputError, RefusedError
 from tuneyard_pipelines.journal import SweepFolder, write_atomic
-from tuneyard_pipelines.plan import runnable
 from tuneyard_pipelines.spec import SweepSpec
 
 TRIES = 20
@@ -36,11 +35,10 @@ class Queue:
     person: str
 
     def submit(self, spec: SweepSpec, *, priority: int = 50, key: str | None = None) -> Entry:
-        """Queue a sweep; one that this person queued under the same key before is given instead.
+        """Queue a sweep, one that can run (`plan.check`); what this person queued under the same key is given instead.
 
-        Raises InputError for one of which no trial could run; nothing is left behind then.
+        Whatever it raises, nothing is left behind then.
         """
-        runnable(spec)
         sweep_id = secrets.token_hex(4)
         folder = self.folder(sweep_id)
         text = spec.text()

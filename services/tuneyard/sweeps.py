@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuneyard.settings import is_default, without_passwords
-from tuneyard_pipelines import control, lease, report, standing, tracking
+from tuneyard_pipelines import control, lease, report, spec_yaml, standing, tracking
+from tuneyard_pipelines.catalog import METRICS, TASKS, Mode
 from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.journal import FAILURES, Header, SweepFolder, SweepState, TrialState
 from tuneyard_pipelines.plan import plan
-from tuneyard_pipelines.spec import Scalar, SweepSpec, parse, short_name
+from tuneyard_pipelines.spec import Scalar, short_name
 
 if TYPE_CHECKING:
     from tuneyard.store import Entry, Event, Store, TrialRow
@@ -261,11 +262,11 @@ def look(folder: SweepFolder) -> View:
 
 def listed(store: Store, entries: Sequence[Entry]) -> list[Listed]:
     """Sweeps of the queue by what the database knows, in the order given."""
-    specs = {entry.job.sweep_id: stored_spec(entry.spec_text) for entry in entries}
-    states = store.trial_states(specs)
+    held = {entry.job.sweep_id: terms(entry.spec_text) for entry in entries}
+    states = store.trial_states(held)
     best: dict[str, TrialRow] = {}
     for mode in ("min", "max"):
-        if ids := [sweep_id for sweep_id, spec in specs.items() if spec.mode == mode]:
+        if ids := [sweep_id for sweep_id, one in held.items() if one.mode == mode]:
             best |= store.best_trials(ids, mode)
     return [
         Listed(
@@ -273,7 +274,7 @@ def listed(store: Store, entries: Sequence[Entry]) -> list[Listed]:
             name=entry.name,
             state=entry.job.state,
             created_ms=entry.submitted_ms,
-            metric=specs[entry.job.sweep_id].metric,
+            metric=held[entry.job.sweep_id].metric,
             trial_states=states[entry.job.sweep_id],
             best=_stored_row(best[entry.job.sweep_id]) if entry.job.sweep_id in best else None,
             where="queued",
@@ -290,10 +291,24 @@ def listed(store: Store, entries: Sequence[Entry]) -> list[Listed]:
     ]
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What the queue goes by in a spec that it has accepted: `trials` None for every point, `most_trials` for any."""
+
+    metric: str
+    mode: Mode
+    trials: int | None
+    most_trials: int | None
+
+
 @lru_cache(maxsize=1000)
-def stored_spec(text: str) -> SweepSpec:
-    """The spec of a sweep in the queue."""
-    return parse(text, file="spec.yaml")
+def terms(text: str) -> Terms:
+    """Those of a stored spec. It is read as plain data: what later rules refuse is listed and shown all the same."""
+    said = spec_yaml.read(text, "spec.yaml").data
+    search = said.get("search", {})
+    metric = search.get("metric") or TASKS[said["task"]].metrics[0]
+    mode = METRICS[metric].mode if metric in METRICS else "max"
+    return Terms(metric, mode, search.get("trials"), search.get("max_concurrent_trials"))
 
 
 def queued_view(store: Store, entry: Entry, home: Path, *, leaderboard: int | None = None) -> View:
@@ -301,7 +316,7 @@ def queued_view(store: Store, entry: Entry, home: Path, *, leaderboard: int | No
     from tuneyard.jobs import ENDED, REASONS
 
     job, folder = entry.job, SweepFolder(home / "sweeps" / entry.job.sweep_id)
-    spec = stored_spec(entry.spec_text)
+    held = terms(entry.spec_text)
     begun = (folder.path / "sweep.json").exists()
     header, state, warning = None, SweepState(), ""
     if begun:
@@ -317,15 +332,15 @@ def queued_view(store: Store, entry: Entry, home: Path, *, leaderboard: int | No
         state=job.state,
         message=without_passwords(job.message or REASONS.get(job.reason, "")),
         created_ms=entry.submitted_ms,
-        metric=spec.metric,
+        metric=held.metric,
         folder=str(folder.path),
         report=str(reported) if reported.exists() else "",
         tracking_uri=without_passwords(header.tracking_uri) if header else "",
         leaderboard=tuple(
-            _stored_row(row) for row in store.trials(job.sweep_id, order="best", mode=spec.mode, limit=leaderboard)
+            _stored_row(row) for row in store.trials(job.sweep_id, order="best", mode=held.mode, limit=leaderboard)
         ),
         trial_states=store.trial_states([job.sweep_id])[job.sweep_id],
-        asked=asked(header, folder) if header else spec.search.trials,
+        asked=asked(header, folder) if header else held.trials,
         test=dict(state.scored.metrics) if state.scored else {},
         scored=state.scored.trial if state.scored else None,
         model=f"{state.registered.name} version {state.registered.version}" if state.registered else None,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tuneyard_pipelines import spec
 from tuneyard_pipelines.constraints import ConstraintError, parse
-from tuneyard_pipelines.plan import plan
+from tuneyard_pipelines.plan import check, plan, runnable
 from tuneyard_pipelines.proposals import Observed, propose
 from tuneyard_pipelines.space import Space
 from tuneyard_pipelines.spec_errors import all_keys
@@ -113,6 +113,30 @@ MORE = {"constraints": ["num_heads * num_layers <= 8"]}
 
 def spec_of(model) -> spec.SweepSpec:
     return spec.parse(yaml.safe_dump({**FINE, **MORE, "model": model}), file="a.yaml")
+
+
+@quick
+@given(
+    models,
+    st.sampled_from([[], ["num_heads < 2"], ["1 / (num_heads - 3) < 2"], ["parameters < 3000"]]),
+    st.sampled_from(["4GiB", "1MiB", "40KiB"]),
+    st.sampled_from([{}, {"checkpoint_bytes": "30KiB"}]),
+    st.sampled_from([{}, {"algorithm": "grid"}]),
+)
+def test_a_look_refuses_what_the_plan_refuses(model, constraints, memory, budget, search):
+    more = {"constraints": constraints, "resources": {"memory_per_worker": memory}, "budget": budget}
+    search = search or {"trials": 3}
+    with suppress(spec.SpecError):
+        read = spec.parse(yaml.safe_dump({**FINE, **more, "search": search, "model": model}), file="a.yaml")
+        assert told(check, read) == told(runnable, read)
+
+
+def told(judge, read: spec.SweepSpec) -> str:
+    try:
+        judge(read)
+    except spec.SpecError as refusal:
+        return str(refusal)
+    return ""
 
 
 @quick

@@ -9,8 +9,7 @@ from tuneyard.api import models, queue, sweeps, system, tokens, uploads
 from tuneyard.api.problems import Problem, answer_with_problems
 from tuneyard.api.service import Service
 
-LARGEST_BODY_BYTES = 16 << 20  # JSON may take twice what it says
-ROUTERS = tuple(module.router for module in (system, sweeps, queue, uploads, models, tokens))
+ROUTERS = (system.alive, *(module.router for module in (system, sweeps, queue, uploads, models, tokens)))
 
 
 def create_app(service: Service) -> FastAPI:
@@ -19,7 +18,6 @@ def create_app(service: Service) -> FastAPI:
         title="Tuneyard",
         version=tuneyard.__version__,
         description="Submit sweeps, see what becomes of them, find their models.",
-        max_body_size=LARGEST_BODY_BYTES,
         openapi_url=None,  # `system` gives it, for a token
         docs_url=None,
         redoc_url=None,

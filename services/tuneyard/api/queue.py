@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tuneyard import sweeps
 from tuneyard.api.problems import responses
-from tuneyard.api.service import Admin, Parts, Viewer
+from tuneyard.api.service import Admin, Door, Parts, Viewer
 from tuneyard.pages import QueueNow
 from tuneyard.store import Limits
 
-router = APIRouter(prefix="/api/v1", tags=["queue"], responses=responses(401, 403, 422, 503))
+router = APIRouter(prefix="/api/v1", route_class=Door, tags=["queue"], responses=responses(401, 403, 422, 503))
 Owner = Annotated[str, Path(max_length=64, description="A user's name, or * for all that have no limits of their own.")]
 
 

@@ -8,12 +8,15 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from fastapi import Depends, Request
+from anyio import CapacityLimiter
+from fastapi import Depends, HTTPException, Request, Response
+from fastapi.routing import APIRoute
+from starlette.types import Message, Receive
 
 from tuneyard import settings
 from tuneyard.accounts import NAME, Accounts, Person, Role
@@ -27,7 +30,9 @@ from tuneyard_pipelines.errors import InputError
 
 log = logging.getLogger(__name__)
 LONGEST_WAIT_S = 5.0  # for who tried one wrong token after another
+LARGEST_BODY_BYTES = 16 << 20  # JSON may take twice what it says
 ADDRESSES = 10_000  # of which it is remembered how often they were wrong
+CHECKS_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,8 @@ class Service:
     """One home's queue and what belongs to it.
 
     `data_roots`: the folders in which files that a spec names may lie, besides those that were uploaded.
-    `hub`: whether a spec may name data of the hub.
+    `hub`: whether a spec may name data of the hub. `checks`: a few specs at once are looked at, which may take long, so
+    that threads and processor are left for those who only read.
     """
 
     store: Store
@@ -82,6 +88,7 @@ class Service:
     hub: bool = False
     trusted_header: TrustedHeader | None = None
     slowdown: Slowdown = field(default_factory=Slowdown)
+    checks: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(CHECKS_AT_ONCE))
 
     @classmethod
     def configured(cls, environment: Mapping[str, str] = os.environ) -> Service:
@@ -120,32 +127,33 @@ class Service:
         return Queue(self.store, self.home, person.name)
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
     """The parts that the application was made with."""
     return cast(Service, request.app.state.service)
 
 
+class Door(APIRoute):
+    """A route that asks who is there before it reads what they bring, and of that no more than it must."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def let_in(request: Request) -> Response:
+            request.state.person = await _who_asks(request, await service_of(request))
+            return await answer(Request(request.scope, _limited(request)))
+
+        return let_in
+
+
 async def person_of(request: Request) -> Person:
-    """Who asks, by a bearer token or by what a trusted proxy says. Raises StrangerError for nobody."""
-    service = service_of(request)
-    if service.trusted_header is not None and (named := service.trusted_header.person(request)) is not None:
-        return named
-    address = request.client.host if request.client else ""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not token:
-        raise StrangerError("no token came along; log in with: tuneyard login URL, or send Authorization: Bearer TOKEN")
-    person = await asyncio.to_thread(service.accounts.let_in, token.strip(), int(time.time() * 1000))
-    if person is None:
-        log.warning("a token that lets nobody in, from %s", address)
-        await asyncio.sleep(service.slowdown.wrong_s(address))
-        raise StrangerError("the token is unknown, expired or revoked; ask an admin for: tuneyard token create")
-    return person
+    """Whom the door has let in."""
+    return cast(Person, request.state.person)
 
 
 def at_least(role: Role) -> Any:
     """The dependency of a route that takes this role; what the route is given is the person."""
 
-    def allowed(person: Annotated[Person, Depends(person_of)]) -> Person:
+    async def allowed(person: Annotated[Person, Depends(person_of)]) -> Person:
         if not person.may(role):
             raise NotAllowedError(f"{person.name} has the role {person.role}; this takes the role {role}: ask an admin")
         return person
@@ -166,6 +174,45 @@ def own(person: Person, entry: Entry) -> Entry:
             f"sweep {entry.job.sweep_id} is {entry.owner}'s; only they and admins change it, {person.name} does not"
         )
     return entry
+
+
+async def _who_asks(request: Request, service: Service) -> Person:
+    """By a bearer token, or by what a trusted proxy says. Raises StrangerError for nobody."""
+    if service.trusted_header is not None and (named := service.trusted_header.person(request)) is not None:
+        return named
+    address = request.client.host if request.client else ""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise StrangerError("no token came along; log in with: tuneyard login URL, or send Authorization: Bearer TOKEN")
+    person = await asyncio.to_thread(service.accounts.let_in, token.strip(), int(time.time() * 1000))
+    if person is None:
+        log.warning("a token that lets nobody in, from %s", address)
+        await asyncio.sleep(service.slowdown.wrong_s(address))
+        raise StrangerError("the token is unknown, expired or revoked; ask an admin for: tuneyard token create")
+    return person
+
+
+def _limited(request: Request) -> Receive:
+    """What comes of the request's body. It raises an HTTPException, which FastAPI lets through, for too much of it."""
+    said = request.headers.get("Content-Length", "")
+    received_bytes = int(said) if said.isdecimal() else 0
+
+    async def receive() -> Message:
+        nonlocal received_bytes
+        if said:
+            _check_size(received_bytes)
+            return await request.receive()
+        message = await request.receive()
+        received_bytes += len(message.get("body", b""))
+        _check_size(received_bytes)
+        return message
+
+    return receive
+
+
+def _check_size(body_bytes: int) -> None:
+    if body_bytes > LARGEST_BODY_BYTES:
+        raise HTTPException(413, f"{body_bytes:,} bytes or more are sent; {LARGEST_BODY_BYTES:,} are taken at once")
 
 
 def _trusted_header(environment: Mapping[str, str]) -> TrustedHeader | None:

@@ -9,10 +9,11 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,7 +22,7 @@ from tuneyard import logs as said
 from tuneyard import sweeps
 from tuneyard.accounts import Person
 from tuneyard.api.problems import NotAllowedError, responses
-from tuneyard.api.service import Parts, Service, Submitter, Viewer, own
+from tuneyard.api.service import Door, Parts, Service, Submitter, Viewer, own
 from tuneyard.jobs import ENDED, State
 from tuneyard.pages import SweepPage, TrialPage
 from tuneyard.queue import Queue
@@ -31,11 +32,13 @@ from tuneyard_pipelines import plan as planning
 from tuneyard_pipelines.catalog import hub_name, is_pattern
 from tuneyard_pipelines.errors import first_line
 from tuneyard_pipelines.journal import SweepFolder
+from tuneyard_pipelines.plan import Plan
 from tuneyard_pipelines.spec import SpecError, SweepSpec, data_files, parse
 
-router = APIRouter(prefix="/api/v1", tags=["sweeps"], responses=responses(401, 403, 422, 503))
+router = APIRouter(prefix="/api/v1", route_class=Door, tags=["sweeps"], responses=responses(401, 403, 422, 503))
 LOOK_S = 0.5
 MOST_FILES = 10_000  # that one pattern or folder may mean
+REMEMBERED_CHARACTERS = 1 << 16  # of a spec that is not looked at again when it is submitted again
 SPEC_CHARACTERS = 1 << 20  # of which a spec's reader takes no more bytes either
 
 Read = Callable[[int], bytes]
@@ -67,11 +70,22 @@ class SpecText(BaseModel):
         _allowed(spec, service)
         return spec
 
+    def planned(self, service: Service) -> Plan:
+        """Raises as `read`."""
+        return planning.plan(self.read(service))
+
 
 class Submission(SpecText):
     """A spec, and how urgent its sweep is."""
 
     priority: int = Field(50, ge=0, le=100, description="The higher, the sooner; then the older first.")
+
+    def accepted(self, service: Service) -> SweepSpec:
+        """Raises as `read`, and SpecError for a spec of which no trial could run."""
+        accept = _accepted if len(self.spec) <= REMEMBERED_CHARACTERS else _accepted.__wrapped__
+        spec = accept(self.spec, tuple(self.overrides))
+        _allowed(spec, service)
+        return spec
 
 
 class More(BaseModel):
@@ -98,13 +112,14 @@ class Changes(BaseModel):
 
 
 @router.post("/plans")
-def plan(asked: SpecText, service: Parts, person: Viewer) -> dict[str, Any]:
+async def plan(asked: SpecText, service: Parts, person: Viewer) -> dict[str, Any]:
     """What would run: points, models, memory, tokens; nothing is made."""
-    return planning.plan(asked.read(service)).to_dict()
+    planned: Plan = await to_thread.run_sync(asked.planned, service, limiter=service.checks)
+    return planned.to_dict()
 
 
 @router.post("/sweeps", status_code=201, responses=responses(409))
-def submit(
+async def submit(
     asked: Submission,
     service: Parts,
     person: Submitter,
@@ -115,9 +130,15 @@ def submit(
     ] = None,
 ) -> Listed:
     """Put a sweep into the queue."""
-    entry = service.queue(person).submit(asked.read(service), priority=asked.priority, key=idempotency_key)
-    response.headers["Location"] = f"/api/v1/sweeps/{entry.job.sweep_id}"
-    return _listed(service, entry)
+    spec = await to_thread.run_sync(asked.accepted, service, limiter=service.checks)
+
+    def queue() -> Listed:
+        entry = service.queue(person).submit(spec, priority=asked.priority, key=idempotency_key)
+        return _listed(service, entry)
+
+    listed: Listed = await to_thread.run_sync(queue)
+    response.headers["Location"] = f"/api/v1/sweeps/{listed.sweep_id}"
+    return listed
 
 
 @router.get("/sweeps")
@@ -158,7 +179,7 @@ def trials(
 ) -> TrialPage:
     """A page of a sweep's trials."""
     entry = service.store.find(sweep_id)
-    mode = sweeps.stored_spec(entry.spec_text).mode
+    mode = sweeps.terms(entry.spec_text).mode
     found = service.store.trials(entry.job.sweep_id, order=order, mode=mode, limit=limit, offset=offset, state=state)
     return TrialPage(tuple(found), service.store.count_trials(entry.job.sweep_id, state))
 
@@ -259,6 +280,14 @@ def add(sweep_id: Id, added: Points, service: Parts, person: Submitter) -> Liste
 def change(sweep_id: Id, changes: Changes, service: Parts, person: Submitter) -> Listed:
     """Move it up or down in the queue."""
     return _change(service, person, sweep_id, lambda queue, id_: queue.prioritise(id_, changes.priority))
+
+
+@lru_cache(maxsize=256)
+def _accepted(text: str, overrides: tuple[str, ...]) -> SweepSpec:
+    """A spec that can run, which hangs on its text alone; that its data is there and allowed is asked each time."""
+    spec = parse(text, file="spec.yaml", overrides=overrides)
+    planning.check(spec)
+    return spec
 
 
 def _change(service: Service, person: Person, sweep_id: str, how: Callable[[Queue, str], Entry]) -> Listed:

@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tuneyard.accounts import Person, Role, Token
 from tuneyard.api.problems import responses
-from tuneyard.api.service import Admin, Parts, Viewer
+from tuneyard.api.service import Admin, Door, Parts, Viewer
 from tuneyard.pages import Made
 
-router = APIRouter(prefix="/api/v1", tags=["tokens"], responses=responses(401, 403, 422, 503))
+router = APIRouter(prefix="/api/v1", route_class=Door, tags=["tokens"], responses=responses(401, 403, 422, 503))
 
 
 YEAR_9999_MS = 253_402_300_799_000  # the last that calendars of Python's kind know
@@ -29,7 +29,7 @@ class Wanted(BaseModel):
 
 
 @router.get("/whoami")
-def whoami(person: Viewer) -> Person:
+async def whoami(person: Viewer) -> Person:
     """Who the service takes one for, and what one may do."""
     return person
 

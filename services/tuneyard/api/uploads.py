@@ -8,10 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request
 
 from tuneyard.api.problems import responses
-from tuneyard.api.service import Parts, Submitter, Viewer
+from tuneyard.api.service import Door, Parts, Submitter, Viewer
 from tuneyard.uploads import Upload
 
-router = APIRouter(prefix="/api/v1", tags=["uploads"], responses=responses(401, 403, 422))
+router = APIRouter(prefix="/api/v1", route_class=Door, tags=["uploads"], responses=responses(401, 403, 422))
 Digest = Annotated[str, Path(max_length=64, description="SHA-256 of the whole file, in hexadecimal digits.")]
 Name = Annotated[str, Query(max_length=200, description="The file's name, without a folder.")]
 

@@ -20,9 +20,9 @@ from waiting import PATIENCE_S
 
 from tuneyard import jobs
 from tuneyard.accounts import ROLES, Role
-from tuneyard.api import LARGEST_BODY_BYTES, ROUTERS, create_app
+from tuneyard.api import ROUTERS, create_app
 from tuneyard.api.problems import CODES, MEDIA_TYPE
-from tuneyard.api.service import Slowdown
+from tuneyard.api.service import LARGEST_BODY_BYTES, Slowdown
 from tuneyard.client import Client, UnknownError
 from tuneyard.jobs import DriverEnd
 from tuneyard.store import Entry, Limits, TrialRow
@@ -147,6 +147,13 @@ def test_a_route_takes_its_role_and_no_lower_one(served: Served, role: Role | No
             assert answer.status_code not in (401, 403), path
             assert answer.status_code < 500 or path == "/readyz", path
     assert asked(served, "GET", "/healthz", token).json() == {"status": "ok"}
+
+
+def test_a_stranger_is_sent_away_before_anything_is_read_of_what_they_send(served: Served) -> None:
+    for method, path in NEEDS:
+        for body in (b"{", b" " * (LARGEST_BODY_BYTES + 1)):
+            answer = asked(served, method, path, content=body, headers={"Content-Type": "application/json"})
+            assert (answer.status_code, problem(answer)["code"]) == (401, "not_logged_in"), path
 
 
 @pytest.mark.parametrize(("method", "path"), CHANGES)
@@ -592,6 +599,50 @@ def test_what_is_no_piece_of_a_file_is_refused(served: Served, digest: str, quer
 
 
 def test_a_request_that_is_too_large_is_refused_before_it_is_read_whole(served: Served) -> None:
-    for more in ({"content": b"x" * (LARGEST_BODY_BYTES + 1)}, {"content": iter([b"x" * (1 << 20)] * 17)}):
-        answer = asked(served, "POST", "/api/v1/sweeps", served.token("ann"), **more)
-        assert answer.status_code == 413
+    for method, path in (("POST", "/api/v1/sweeps"), ("PUT", f"/api/v1/uploads/{'0' * 64}")):
+        for content in (b"x" * (LARGEST_BODY_BYTES + 1), iter([b"x" * (1 << 20)] * 17)):
+            query = {"name": "a", "offset": 0, "total_bytes": 1}
+            answer = asked(served, method, path, served.token("ann"), params=query, content=content)
+            assert (answer.status_code, problem(answer)["code"]) == (413, "too_large")
+
+
+def test_a_spec_that_cannot_run_is_refused_however_often_it_comes(served: Served, ann: Client) -> None:
+    before = len(list(ann.sweeps()))
+    dead = SPEC.replace("num_heads: [1, 2, 4, 8]", "num_heads: [3, 5]")
+    for _ in range(2):
+        answer = asked(served, "POST", "/api/v1/sweeps", served.token("ann"), json={"spec": dead})
+        assert (answer.status_code, problem(answer)["code"]) == (422, "invalid_spec")
+        assert "no point is feasible" in problem(answer)["detail"]
+    assert len(list(ann.sweeps())) == before
+
+
+def test_that_a_file_may_be_read_is_asked_at_each_submit(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "data" / "a.csv"
+    file.write_text("text,target\na,b\n")
+    read = "columns: {source: text, target: target}, header: true"
+    spec = SPEC.replace("source: builtin/dates, examples: 200", f"source: '{file}', {read}")
+    with serving(tmp_path / ".tuneyard", TUNEYARD_DATA_ROOTS=str(tmp_path / "data")) as served:
+        ann = served.client("ann")
+        ann.submit(spec)
+        file.unlink()
+        with pytest.raises(InputError, match="there is no file"):
+            ann.submit(spec)
+        file.symlink_to("/etc/passwd")
+        with pytest.raises(RefusedError, match="outside what this service reads"):
+            ann.submit(spec)
+
+
+def test_a_stored_spec_that_later_rules_refuse_is_listed_and_shown(served: Served) -> None:
+    old = served.client("old")
+    sweep_id = old.submit(SPEC).sweep_id
+    entry = served.service.store.get(sweep_id)
+    refused = entry.spec_text.replace("num_layers", "layers_then")
+    stored = replace(entry, spec_text=refused + "metric_then: 1\n")
+    served.service.store.change(stored, replace(entry.job, message="m"), actor="d", now_ms=1, what="moved")
+    row = TrialRow("t001", 1, "t01", "running", 1, score=0.5, rung=1)
+    served.service.store.put_trials(sweep_id, [row])
+    [listed] = old.page(owner="old").sweeps
+    assert listed.best_text == "t001 val/exact_match 0.5"
+    assert old.sweep(sweep_id).asked == 4
+    assert old.trials(sweep_id).total == 1
