@@ -127,9 +127,10 @@ class Accounts:
         found = _FORM.fullmatch(text)
         if found is None:
             return None
-        query = sa.select(TOKENS.c.digest, *_COLUMNS).where(TOKENS.c.token_id == found[1])
         with self._database.reading() as connection:
-            row: dict[str, Any] = dict(connection.execute(query).mappings().one_or_none() or {})
+            row: dict[str, Any] = dict(
+                connection.execute(_WITH_DIGEST, {"of": found[1]}).mappings().one_or_none() or {}
+            )
         digest = row.pop("digest", _NOBODY)
         if not hmac.compare_digest(digest, _digest(found[2])):
             return None
@@ -144,6 +145,7 @@ class Accounts:
 
 
 _COLUMNS = [TOKENS.c[part.name] for part in fields(Token)]
+_WITH_DIGEST = sa.select(TOKENS.c.digest, *_COLUMNS).where(TOKENS.c.token_id == sa.bindparam("of"))  # at each request
 
 
 def _digest(secret: str) -> str:

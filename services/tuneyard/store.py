@@ -185,7 +185,7 @@ class Store:
                 return before
             if _row_of(connection, sweep_id) is not None:
                 raise RefusedError(f"sweep {sweep_id!r} is there already; submit it under a new id")
-            connection.execute(sa.insert(SWEEPS).values(_columns(entry)))
+            connection.execute(sa.insert(SWEEPS), _columns(entry))
             happened(connection, sweep_id, actor, "submitted", now_ms, after=entry.job.state)
         return entry
 
@@ -499,6 +499,9 @@ class Store:
 
 _JOB = [part.name for part in fields(Job)]
 _SHAPE = [part.name for part in fields(Shape)]
+# To put a query together takes longer than to ask it; these are asked at each submit.
+_BY_ID = sa.select(SWEEPS).where(SWEEPS.c.sweep_id == sa.bindparam("of"))
+_BY_KEY = sa.select(SWEEPS).where(SWEEPS.c.owner == sa.bindparam("of"), SWEEPS.c.submit_key == sa.bindparam("key"))
 
 
 def _check_priority(priority: int) -> None:
@@ -507,15 +510,14 @@ def _check_priority(priority: int) -> None:
 
 
 def _row_of(connection: sa.Connection, sweep_id: str) -> sa.RowMapping | None:
-    return connection.execute(sa.select(SWEEPS).where(SWEEPS.c.sweep_id == sweep_id)).mappings().one_or_none()
+    return connection.execute(_BY_ID, {"of": sweep_id}).mappings().one_or_none()
 
 
 def _submitted(connection: sa.Connection, entry: Entry) -> Entry | None:
     """What the entry's owner submitted under its key before."""
     if entry.submit_key is None:
         return None
-    mine = sa.and_(SWEEPS.c.owner == entry.owner, SWEEPS.c.submit_key == entry.submit_key)
-    row = connection.execute(sa.select(SWEEPS).where(mine)).mappings().one_or_none()
+    row = connection.execute(_BY_KEY, {"of": entry.owner, "key": entry.submit_key}).mappings().one_or_none()
     return None if row is None else _entry(row)
 
 
@@ -582,18 +584,17 @@ def happened(
     reason: str = "",
     message: str = "",
 ) -> None:
-    connection.execute(
-        sa.insert(EVENTS).values(
-            sweep_id=sweep_id,
-            time_ms=now_ms,
-            actor=actor,
-            what=what,
-            before=before,
-            after=after,
-            reason=reason,
-            message=message,
-        )
-    )
+    told = {
+        "sweep_id": sweep_id,
+        "time_ms": now_ms,
+        "actor": actor,
+        "what": what,
+        "before": before,
+        "after": after,
+        "reason": reason,
+        "message": message,
+    }
+    connection.execute(sa.insert(EVENTS), told)
 
 
 def _best(mode: Mode) -> tuple[sa.ColumnElement[Any], ...]:

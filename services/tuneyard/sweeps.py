@@ -263,10 +263,11 @@ def look(folder: SweepFolder) -> View:
 def listed(store: Store, entries: Sequence[Entry]) -> list[Listed]:
     """Sweeps of the queue by what the database knows, in the order given."""
     held = {entry.job.sweep_id: terms(entry.spec_text) for entry in entries}
-    states = store.trial_states(held)
+    begun = [entry.job.sweep_id for entry in entries if entry.job.attempt]  # the others have no trials
+    states = store.trial_states(begun) if begun else {}
     best: dict[str, TrialRow] = {}
     for mode in ("min", "max"):
-        if ids := [sweep_id for sweep_id, one in held.items() if one.mode == mode]:
+        if ids := [sweep_id for sweep_id in begun if held[sweep_id].mode == mode]:
             best |= store.best_trials(ids, mode)
     return [
         Listed(
@@ -275,7 +276,7 @@ def listed(store: Store, entries: Sequence[Entry]) -> list[Listed]:
             state=entry.job.state,
             created_ms=entry.submitted_ms,
             metric=held[entry.job.sweep_id].metric,
-            trial_states=states[entry.job.sweep_id],
+            trial_states=states.get(entry.job.sweep_id, {}),
             best=_stored_row(best[entry.job.sweep_id]) if entry.job.sweep_id in best else None,
             where="queued",
             reason=entry.job.reason,

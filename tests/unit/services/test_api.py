@@ -639,7 +639,7 @@ def test_a_stored_spec_that_later_rules_refuse_is_listed_and_shown(served: Serve
     entry = served.service.store.get(sweep_id)
     refused = entry.spec_text.replace("num_layers", "layers_then")
     stored = replace(entry, spec_text=refused + "metric_then: 1\n")
-    served.service.store.change(stored, replace(entry.job, message="m"), actor="d", now_ms=1, what="moved")
+    served.service.store.change(stored, jobs.claimed(entry.job, 2), actor="d", now_ms=1, what="moved")
     row = TrialRow("t001", 1, "t01", "running", 1, score=0.5, rung=1)
     served.service.store.put_trials(sweep_id, [row])
     [listed] = old.page(owner="old").sweeps
