@@ -35,6 +35,7 @@ Answer = TypeVar("Answer")
 TIMEOUT = httpx2.Timeout(60.0, connect=5.0)
 LONGEST_PAUSE_S = 30.0  # between two tries to follow a log again
 TRIES = 3
+RESTART_S, RETRY_S = 10.0, 0.5
 PAGE = 500
 _KINDS: Mapping[int, type[TuneyardError]] = {
     400: InputError,
@@ -103,9 +104,20 @@ class Client:
         return self._ask("GET", "/whoami", Person)
 
     def submit(self, spec: str, *, overrides: Sequence[str] = (), priority: int = 50, key: str | None = None) -> Listed:
-        """Queue a sweep, once, however often the network makes this try it; `key` names it across programs, too."""
+        """Queue a sweep, once, however often the network makes this try it; `key` names it across programs, too.
+
+        A service that is being started again is waited for, some seconds.
+        """
         body = {"spec": spec, "overrides": list(overrides), "priority": priority}
-        return self._ask("POST", "/sweeps", Listed, body, headers={"Idempotency-Key": key or secrets.token_hex(16)})
+        headers = {"Idempotency-Key": key or secrets.token_hex(16)}
+        began_s = time.monotonic()
+        while True:
+            try:
+                return self._ask("POST", "/sweeps", Listed, body, headers=headers)
+            except UnreachableError:
+                if time.monotonic() - began_s >= RESTART_S:
+                    raise
+                time.sleep(RETRY_S)
 
     def upload(self, path: Path) -> Upload:
         """Have the service keep a file, whose `path` is then where its cluster finds it; one that it has is not sent.
@@ -275,7 +287,7 @@ class Client:
 
     def _read(self, answer: httpx2.Response, form: type[Answer]) -> Answer:
         try:
-            read: Answer = _adapter(form).validate_json(self._good(answer).content)
+            read: Answer = _adapter(form).validate_json(self._good(answer).content)  # type: ignore[arg-type]
             return read
         except ValidationError as cause:
             said = first_line(cause)

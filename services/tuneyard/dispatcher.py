@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
-from tuneyard import admission, driver, jobs, settings, sweeps
+from tuneyard import admission, driver, jobs, roots, settings, sweeps
 from tuneyard.jobs import DriverEnd, Job
 from tuneyard.ray_jobs import RayJob, RayJobs, find_token
 from tuneyard.reconciler import Reconciler
@@ -49,7 +49,13 @@ MEASURED_MS = 30_000  # of GPU time, between two changes of what a sweep has use
 ACTOR = "dispatcher"
 
 
-PASSED = ("OMP_NUM_THREADS", "TUNEYARD_CACHE_LIMIT", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")  # on to the drivers
+PASSED = (  # on to the drivers
+    "OMP_NUM_THREADS",
+    "TUNEYARD_CACHE_LIMIT",
+    roots.VARIABLE,
+    "HF_HUB_OFFLINE",
+    "HF_DATASETS_OFFLINE",
+)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import psutil
 from tuneyard import registry, requests, settings, sweeps
 from tuneyard.progress import OnProgress, telling
 from tuneyard.results import Sweep, open_sweep
+from tuneyard.roots import Roots
 from tuneyard_pipelines import tracking
 from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.formulas import VocabSizes
@@ -167,18 +168,23 @@ def go_on(
 def drive_queued(folder: SweepFolder, home: Path, most_trials: int | None, announce: Announce) -> SweepState:
     """One attempt at a sweep of the queue: accept it, if no driver has yet, and go on with what is unfinished.
 
-    It runs at most `most_trials` at once, if that is less than its spec allows.
+    It runs at most `most_trials` at once, if that is less than its spec allows. A file that its spec names may be
+    another one since it was submitted, so it is asked once more where it lies; raises InputError for one elsewhere.
     """
-    from tuneyard_pipelines import sweep
     from tuneyard_pipelines.spec import parse
 
+    allowed = Roots.configured(home)
     if (folder.path / "sweep.json").exists():
+        allowed.check(folder.header().spec.data)
         return go_on(folder, announce=announce, most_trials=most_trials)
     file = folder.submitted
     text = file.read_text(encoding="utf-8")
     uri = settings.tracking_uri(home, None)
     collect_garbage(home, settings.size_bytes("TUNEYARD_CACHE_LIMIT"))
     spec = parse(text, file=str(file))
+    allowed.check(spec.data)
+    from tuneyard_pipelines import sweep  # last: it imports Ray
+
     forecast = _forecast(runnable(spec, _machine(spec, home, calibrate=True)))
     sweep.run(
         spec,

@@ -71,7 +71,8 @@ class Sweep:
     @property
     def test(self) -> dict[str, float]:
         """The winner's metrics on the test split; empty until it has been scored."""
-        return dict(self.view.test)
+        scored = self.folder.state().scored
+        return dict(scored.metrics) if scored else {}
 
     @property
     def report(self) -> Path | None:

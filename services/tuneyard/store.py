@@ -609,11 +609,21 @@ def _of(sweep_id: str, state: str | None) -> sa.ColumnElement[bool]:
 
 
 def _trial_columns(sweep_id: str, row: TrialRow) -> dict[str, Any]:
-    # Not asdict, which copies the mappings; a score that is no number ranks as none.
+    # Not asdict, which copies the mappings; a score that is no number ranks as none, and a point keeps it as a word.
     columns = {part.name: getattr(row, part.name) for part in fields(row)}
-    score = row.score if row.score is not None and math.isfinite(row.score) else None
-    told = {"point": json.dumps(dict(row.point)), "metrics": json.dumps(dict(row.metrics))}
-    return {**columns, **told, "score": score, "sweep_id": sweep_id}
+    point = {key: value if _holds(value) else str(value) for key, value in row.point.items()}
+    told = {
+        "score": row.score if row.score is not None and _holds(row.score) else None,
+        "share": row.share if _holds(row.share) else 0.0,
+        "point": json.dumps(point),
+        "metrics": json.dumps(dict(row.metrics)),
+    }
+    return {**columns, **told, "sweep_id": sweep_id}
+
+
+def _holds(value: Any) -> bool:
+    """Whether JSON has it: it knows no NaN."""
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _trial(row: Sequence[Any]) -> TrialRow:

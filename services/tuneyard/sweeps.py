@@ -52,7 +52,8 @@ class View:
 
     `state`: running, finished, failed, interrupted or lost; of one in the queue, that of its job (`jobs`), and `queue`
     says more about that. `elsewhere`: commands must be told its tracking server. `resumable`: something is left to do.
-    `trial_states` counts all trials by state, of which `leaderboard` may hold the best only.
+    `trial_states` counts all trials by state, of which `leaderboard` may hold the best only. `test` has None for what
+    is not finite.
     """
 
     sweep_id: str
@@ -67,7 +68,7 @@ class View:
     leaderboard: tuple[Row, ...]
     trial_states: Mapping[str, int]
     asked: int | None
-    test: Mapping[str, float]
+    test: Mapping[str, float | None]
     scored: str | None
     model: str | None
     candidate: str
@@ -118,7 +119,7 @@ class View:
         if self.best_text:
             facts.append(("best", self.best_text))
         if self.test:
-            values = ", ".join(f"{key} {value:.4g}" for key, value in sorted(self.test.items()))
+            values = ", ".join(f"{key} {_figure(value)}" for key, value in sorted(self.test.items()))
             facts.append(("test", f"{self.scored}: {values}"))
         facts.append(("folder", self.folder))
         if self.report:
@@ -342,7 +343,7 @@ def queued_view(store: Store, entry: Entry, home: Path, *, leaderboard: int | No
         ),
         trial_states=store.trial_states([job.sweep_id])[job.sweep_id],
         asked=asked(header, folder) if header else held.trials,
-        test=dict(state.scored.metrics) if state.scored else {},
+        test=_finite(state.scored.metrics) if state.scored else {},
         scored=state.scored.trial if state.scored else None,
         model=f"{state.registered.name} version {state.registered.version}" if state.registered else None,
         candidate=state.registered.candidate if state.registered else "",
@@ -452,6 +453,15 @@ def _stored_row(row: TrialRow) -> Row:
         message=row.message,
         seconds=row.trained_ms / 1000,
     )
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    """None for others, such as an infinite perplexity."""
+    return {key: value if math.isfinite(value) else None for key, value in values.items()}
+
+
+def _figure(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
 
 
 def _told(event: Event) -> str:

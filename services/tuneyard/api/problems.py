@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse
 from tuneyard.accounts import UnknownTokenError
 from tuneyard.database import UnusableError
 from tuneyard.logs import UnknownTrialError
+from tuneyard.roots import OutsideError
 from tuneyard.settings import without_passwords
 from tuneyard.store import UnknownSweepError
 from tuneyard.uploads import TooLargeError
@@ -26,7 +27,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class NotAllowedError(RefusedError):
-    """Whoever asks has not the role, or it is somebody else's, or the service does not read there."""
+    """Whoever asks has not the role, or it is somebody else's, or the service reads nothing of that kind."""
 
 
 class StrangerError(RefusedError):
@@ -61,6 +62,7 @@ class Problem:
 _KINDS: Sequence[tuple[type[Exception], int, str, str]] = (
     (StrangerError, 401, "not_logged_in", "Nobody is logged in"),
     (NotAllowedError, 403, "not_allowed", "This is not allowed"),
+    (OutsideError, 403, "not_allowed", "This is not allowed"),
     (UnknownSweepError, 404, "not_found", "There is no such thing"),
     (UnknownTokenError, 404, "not_found", "There is no such thing"),
     (UnknownTrialError, 404, "not_found", "There is no such thing"),

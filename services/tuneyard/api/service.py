@@ -24,6 +24,7 @@ from tuneyard.api.problems import NotAllowedError, StrangerError
 from tuneyard.database import Database
 from tuneyard.queue import Queue
 from tuneyard.ray_jobs import RayJobs, find_token
+from tuneyard.roots import UPLOADS, Roots
 from tuneyard.store import Entry, Store
 from tuneyard.uploads import Uploads
 from tuneyard_pipelines.errors import InputError
@@ -73,7 +74,7 @@ class Slowdown:
 class Service:
     """One home's queue and what belongs to it.
 
-    `data_roots`: the folders in which files that a spec names may lie, besides those that were uploaded.
+    `roots`: where files may lie that a spec names.
     `hub`: whether a spec may name data of the hub. `checks`: a few specs at once are looked at, which may take long, so
     that threads and processor are left for those who only read.
     """
@@ -84,7 +85,7 @@ class Service:
     ray: RayJobs
     tracking_uri: str
     uploads: Uploads
-    data_roots: tuple[Path, ...] = ()
+    roots: Roots
     hub: bool = False
     trusted_header: TrustedHeader | None = None
     slowdown: Slowdown = field(default_factory=Slowdown)
@@ -102,8 +103,7 @@ class Service:
         database = Database(settings.database_url(home, environment))
         store = Store(database)
         store.migrate()
-        roots = settings.value("TUNEYARD_DATA_ROOTS", environment)
-        uploads = Uploads(home / "uploads", settings.size_bytes("TUNEYARD_UPLOAD_LIMIT", environment))
+        uploads = Uploads(home / UPLOADS, settings.size_bytes("TUNEYARD_UPLOAD_LIMIT", environment))
         return cls(
             store=store,
             accounts=Accounts(database),
@@ -111,17 +111,10 @@ class Service:
             ray=RayJobs(settings.value("TUNEYARD_RAY", environment), find_token(environment)),
             tracking_uri=settings.tracking_uri(home, None, environment),
             uploads=uploads,
-            data_roots=tuple(Path(root).resolve() for root in roots.split(os.pathsep) if root),
+            roots=Roots.configured(home, environment),
             hub=settings.whole("TUNEYARD_HUB", environment) > 0,
             trusted_header=_trusted_header(environment),
         )
-
-    def reads(self, path: Path) -> bool:
-        """Whether a spec may name what is there, links followed; of the home itself only what was uploaded."""
-        uploaded, home = self.uploads.folder.resolve(), self.home.resolve()
-        if path == home or path.is_relative_to(home):
-            return path != uploaded and path.is_relative_to(uploaded)
-        return any(path == root or path.is_relative_to(root) for root in self.data_roots)
 
     def queue(self, person: Person) -> Queue:
         return Queue(self.store, self.home, person.name)

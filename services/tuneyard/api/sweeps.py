@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import glob
-import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,14 +28,12 @@ from tuneyard.store import Entry, Event
 from tuneyard.sweeps import Listed, View
 from tuneyard_pipelines import plan as planning
 from tuneyard_pipelines.catalog import hub_name, is_pattern
-from tuneyard_pipelines.errors import first_line
 from tuneyard_pipelines.journal import SweepFolder
 from tuneyard_pipelines.plan import Plan
 from tuneyard_pipelines.spec import SpecError, SweepSpec, data_files, parse
 
 router = APIRouter(prefix="/api/v1", route_class=Door, tags=["sweeps"], responses=responses(401, 403, 422, 503))
 LOOK_S = 0.5
-MOST_FILES = 10_000  # that one pattern or folder may mean
 REMEMBERED_CHARACTERS = 1 << 16  # of a spec that is not looked at again when it is submitted again
 SPEC_CHARACTERS = 1 << 20  # of which a spec's reader takes no more bytes either
 
@@ -65,7 +61,7 @@ class SpecText(BaseModel):
     )
 
     def read(self, service: Service) -> SweepSpec:
-        """Raises SpecError, and NotAllowedError for data that this service does not read."""
+        """Raises SpecError, and NotAllowedError or OutsideError for data that this service does not read."""
         spec = parse(self.spec, file="spec.yaml", overrides=self.overrides)
         _allowed(spec, service)
         return spec
@@ -300,41 +296,16 @@ def _listed(service: Service, entry: Entry) -> Listed:
 
 
 def _allowed(spec: SweepSpec, service: Service) -> None:
-    """Raises NotAllowedError for data of the hub where that is closed, and for files outside the service's roots."""
+    """Raises NotAllowedError for data of the hub where that is closed, OutsideError for files outside the roots."""
     if hub_name(spec.data.source) and not service.hub:
         raise NotAllowedError(
             f"data.source: {spec.data.source} is on the hub, which this service does not read from; whoever runs it "
             "opens it with TUNEYARD_HUB=1"
         )
+    service.roots.check(spec.data)
     for key, named in data_files(spec.data).items():
-        try:
-            outside = not all(service.reads(path.resolve()) for path in _meant(named))
-        except (OSError, RuntimeError, ValueError) as cause:
-            raise SpecError.of("spec.yaml", f"{'.'.join(key)}: {first_line(cause)}; name another file") from cause
-        if outside:
-            roots = ", ".join(map(str, service.data_roots)) or "uploaded files only"
-            raise NotAllowedError(
-                f"{'.'.join(key)}: {named} is outside what this service reads ({roots}); upload it with: tuneyard data "
-                "add FILE, or have whoever runs the service name its folder in TUNEYARD_DATA_ROOTS"
-            )
         if not Path(named).exists() and not is_pattern(named):
             raise SpecError.of("spec.yaml", f"{'.'.join(key)}: there is no file {named} where the service runs")
-
-
-def _meant(named: str) -> Iterator[Path]:
-    """What a path or a pattern names: the folder that it begins in, each file that fits it, all inside of a folder.
-
-    Raises ValueError for a pattern that may mean others tomorrow, or too many to look at.
-    """
-    parts = Path(named).parts
-    yield Path(*itertools.takewhile(lambda part: not is_pattern(part), parts))
-    if is_pattern(named) and (".." in parts or parts.count("**") > 1):
-        raise ValueError(f"the pattern {named} has .. in it, or ** twice")
-    found = map(Path, glob.iglob(named, recursive=True)) if is_pattern(named) else Path(named).rglob("*")
-    for number, path in enumerate(found):
-        if number == MOST_FILES:
-            raise ValueError(f"{named} means more than {MOST_FILES:,} files")
-        yield path
 
 
 async def _parts(read: Read, offset: int) -> AsyncIterator[bytes]:

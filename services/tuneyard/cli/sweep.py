@@ -363,10 +363,10 @@ def _view(sweep_id: str, *, trials: int) -> View:
 
 def _spec(view: View) -> SweepSpec:
     """What the sweep was asked to do."""
-    from tuneyard.sweeps import stored_spec
+    from tuneyard_pipelines.spec import parse
 
     if view.where == "queued" and (client := find_client()) is not None:
-        return stored_spec(client.spec(view.sweep_id))
+        return parse(client.spec(view.sweep_id), file=view.sweep_id)
     return _find(view.sweep_id).header().spec
 
 

@@ -150,10 +150,11 @@ def test_a_route_takes_its_role_and_no_lower_one(served: Served, role: Role | No
 
 
 def test_a_stranger_is_sent_away_before_anything_is_read_of_what_they_send(served: Served) -> None:
-    for method, path in NEEDS:
-        for body in (b"{", b" " * (LARGEST_BODY_BYTES + 1)):
-            answer = asked(served, method, path, content=body, headers={"Content-Type": "application/json"})
-            assert (answer.status_code, problem(answer)["code"]) == (401, "not_logged_in"), path
+    json_of = {"Content-Type": "application/json"}
+    large = ("POST", "/api/v1/plans", b" " * (LARGEST_BODY_BYTES + 1))
+    for method, path, body in [*((*of, b"{") for of in NEEDS), large]:
+        answer = asked(served, method, path, content=body, headers=json_of)
+        assert (answer.status_code, problem(answer)["code"]) == (401, "not_logged_in"), path
 
 
 @pytest.mark.parametrize(("method", "path"), CHANGES)
@@ -257,6 +258,33 @@ def test_q2_a_submit_whose_answer_is_lost_is_sent_again(
     ann.submit(SPEC)
     monkeypatch.undo()
     assert len(list(ann.sweeps())) == before + 1
+
+
+def test_q2_a_submit_waits_for_a_service_that_is_being_started_again(
+    ann: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, away = ann._http.request, [httpx2.ConnectError("refused"), httpx2.ReadError("cut off")] * 2
+    keys: list[str] = []
+
+    def restarting(*words: Any, **more: Any) -> httpx2.Response:
+        keys.append(more["headers"]["Idempotency-Key"])
+        if away:
+            raise away.pop()
+        return request(*words, **more)
+
+    before = len(list(ann.sweeps()))
+    monkeypatch.setattr("tuneyard.client.RETRY_S", 0.0)
+    monkeypatch.setattr(ann._http, "request", restarting)
+    sweep_id = ann.submit(SPEC).sweep_id
+    assert len(keys) == 5
+    assert len(set(keys)) == 1
+    away.append(httpx2.ConnectError("refused"))
+    monkeypatch.setattr("tuneyard.client.RESTART_S", 0.0)
+    with pytest.raises(UnreachableError, match="refused"):
+        ann.submit(SPEC)
+    monkeypatch.undo()
+    after = [sweep.sweep_id for sweep in ann.sweeps()]
+    assert (after[0], len(after)) == (sweep_id, before + 1)
 
 
 def test_q6_times_are_the_servers_in_milliseconds_and_order_does_not_hang_on_a_clients_clock(
@@ -646,3 +674,16 @@ def test_a_stored_spec_that_later_rules_refuse_is_listed_and_shown(served: Serve
     assert listed.best_text == "t001 val/exact_match 0.5"
     assert old.sweep(sweep_id).asked == 4
     assert old.trials(sweep_id).total == 1
+
+
+def test_what_is_no_number_keeps_no_sweep_from_being_read(served: Served) -> None:
+    odd = served.client("odd")
+    sweep_id = odd.submit(SPEC).sweep_id
+    change(served, sweep_id, jobs.claimed(served.service.store.get(sweep_id).job, 2))
+    nan, inf = float("nan"), float("inf")
+    row = TrialRow("t001", 1, "t01", "running", 1, score=nan, rung=1, share=nan, point={"a": inf}, metrics={"b": nan})
+    served.service.store.put_trials(sweep_id, [row])
+    [best] = odd.sweep(sweep_id).leaderboard
+    assert (best.score, best.share, best.point) == (None, 0.0, {"a": "inf"})
+    assert odd.trials(sweep_id).trials[0].metrics == {"b": None}
+    assert odd.page(owner="odd").sweeps[0].best is None
