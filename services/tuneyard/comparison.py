@@ -48,7 +48,7 @@ def compare(one: View, other: View, specs: tuple[SweepSpec, SweepSpec]) -> Compa
 
 def _results(view: View) -> dict[str, str]:
     best = view.best
-    test = {key: f"{value:.4g}" for key, value in sorted(view.test.items())}
+    test = {key: "not finite" if value is None else f"{value:.4g}" for key, value in sorted(view.test.items())}
     found = {
         "sweep": f"{view.sweep_id} ({view.name})",
         "state": view.state,

@@ -52,8 +52,8 @@ class View:
 
     `state`: running, finished, failed, interrupted or lost; of one in the queue, that of its job (`jobs`), and `queue`
     says more about that. `elsewhere`: commands must be told its tracking server. `resumable`: something is left to do.
-    `trial_states` counts all trials by state, of which `leaderboard` may hold the best only. `test` has None for what
-    is not finite.
+    `trial_states` counts all trials by state, of which `leaderboard` may hold the best only. `test`: None for what is
+    not finite.
     """
 
     sweep_id: str

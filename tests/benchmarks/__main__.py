@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1] / "support"))
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # before torch is imported
 for name in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI", "TUNEYARD_HOME"):
     os.environ.pop(name, None)
@@ -17,7 +19,12 @@ from measurement import Measured, as_json, exit_code  # noqa: E402
 from planning import planning  # noqa: E402
 from queueing import listing, submitting  # noqa: E402
 from search_tokens import search_tokens  # noqa: E402
-from serving import reading, submitting_at_once  # noqa: E402
+from serving import (  # noqa: E402
+    reading,
+    reading_postgresql,
+    submitting_at_once,
+    submitting_at_once_postgresql,
+)
 from slots import slots  # noqa: E402
 from training_step import logging_every_step, training_step  # noqa: E402
 
@@ -32,7 +39,9 @@ BENCHMARKS: Mapping[str, Callable[[], Measured]] = {
         submitting,
         listing,
         reading,
+        reading_postgresql,
         submitting_at_once,
+        submitting_at_once_postgresql,
     )
 }
 

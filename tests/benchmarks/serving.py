@@ -1,4 +1,4 @@
-"""What the service takes over HTTP, in a process of its own over SQLite: to list and show, and to accept submits."""
+"""What the service takes over HTTP, in a process of its own: to list and show, and to accept submits."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from measurement import Measured, spread
+from postgres import Postgres
 
 from tuneyard.accounts import Accounts
 from tuneyard.client import Client
@@ -40,13 +41,38 @@ class _Served:
 def reading() -> Measured:
     """The 95th percentile of lists of 50 sweeps, or of shows of one, the longer, of 0.1 s; there are 10,000 sweeps."""
     with _service() as served:
-        first = served.queue.submit(load(SPEC))
-        for number in range(SWEEPS - 1):
-            entry = replace(first, job=replace(first.job, sweep_id=f"s{number:07d}"))
-            served.queue.store.submit(entry, "somebody", number)
-        client = Client(served.url, served.token)
-        lists_s = _took_s(READS, lambda number: client.page())
-        shows_s = _took_s(READS, lambda number: client.sweep(f"s{number * 97:07d}"))
+        return _reading(served)
+
+
+def reading_postgresql() -> Measured:
+    """As `reading`, with the queue in PostgreSQL."""
+    with _postgresql() as url, _service(url) as served:
+        return _reading(served)
+
+
+def submitting_at_once() -> Measured:
+    """The 99th percentile of submits, of 0.05 s: 20 clients send one each second, no two of them the same.
+
+    Beside it, what 20 clients see that each send the next as soon as the last was answered.
+    """
+    with _service() as served:
+        return _submitting(served)
+
+
+def submitting_at_once_postgresql() -> Measured:
+    """As `submitting_at_once`, with the queue in PostgreSQL."""
+    with _postgresql() as url, _service(url) as served:
+        return _submitting(served)
+
+
+def _reading(served: _Served) -> Measured:
+    first = served.queue.submit(load(SPEC))
+    for number in range(SWEEPS - 1):
+        entry = replace(first, job=replace(first.job, sweep_id=f"s{number:07d}"))
+        served.queue.store.submit(entry, "somebody", number)
+    client = Client(served.url, served.token)
+    lists_s = _took_s(READS, lambda number: client.page())
+    shows_s = _took_s(READS, lambda number: client.sweep(f"s{number * 97:07d}"))
     return Measured(
         ratio=max(_percentile(lists_s, 95), _percentile(shows_s, 95)) / LONGEST_READ_S,
         bound=1.0,
@@ -55,27 +81,44 @@ def reading() -> Measured:
     )
 
 
-def submitting_at_once() -> Measured:
-    """The 99th percentile of 200 submits by 20 clients at once, of 0.05 s; each is planned before it is accepted."""
-    text, took_s = load(SPEC).text(), []
-    with _service() as served:
-        Client(served.url, served.token).submit(text)
-
-        def submit() -> None:
-            client = Client(served.url, served.token)
-            took_s.extend(_took_s(SUBMITS_EACH, lambda number: client.submit(text)))
-
-        threads = [threading.Thread(target=submit) for _ in range(CLIENTS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+def _submitting(served: _Served) -> Measured:
+    Client(served.url, served.token).submit(load(SPEC).text())
+    paced_s = _submits_s(served, "paced", every_s=1.0)
+    unpaced_s = _submits_s(served, "unpaced", every_s=0.0)
     return Measured(
-        ratio=_percentile(took_s, 99) / LONGEST_SUBMIT_S,
+        ratio=_percentile(paced_s, 99) / LONGEST_SUBMIT_S,
         bound=1.0,
         side="at_most",
-        details={"submit_s": spread(took_s)},
+        details={
+            "submit_s": spread(paced_s),
+            "one_after_the_other_s": spread(unpaced_s),
+            "one_after_the_other_99th_s": round(_percentile(unpaced_s, 99), 4),
+        },
     )
+
+
+def _submits_s(served: _Served, name: str, *, every_s: float) -> list[float]:
+    """What submits of all clients took, of distinct specs; the clients begin one after the other within `every_s`."""
+    text, took_s = load(SPEC).text(), list[float]()
+
+    def submit(of: int) -> None:
+        client = Client(served.url, served.token)
+        client.whoami()  # so that it is connected
+        began_s = time.perf_counter() + of / CLIENTS * every_s
+
+        def one(number: int) -> None:
+            client.submit(text.replace("name: dates\n", f"name: {name}-{of}-{number}\n", 1))
+
+        for number in range(SUBMITS_EACH):
+            time.sleep(max(0.0, began_s + number * every_s - time.perf_counter()))
+            took_s.extend(_took_s(1, lambda _, number=number: one(number)))
+
+    threads = [threading.Thread(target=submit, args=(of,)) for of in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return took_s
 
 
 def _took_s(times: int, call: Callable[[int], object]) -> list[float]:
@@ -92,21 +135,35 @@ def _percentile(values: list[float], percent: int) -> float:
 
 
 @contextmanager
-def _service() -> Iterator[_Served]:
+def _postgresql() -> Iterator[str]:
+    """The URL of a database in a server of its own, which writes each commit to its disk."""
+    server = Postgres(fsync=True)
+    try:
+        yield server.url()
+    finally:
+        server.stop()
+
+
+@contextmanager
+def _service(database_url: str | None = None) -> Iterator[_Served]:
+    """Over SQLite in its home, or the database of that URL."""
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as probe:
         home, port = Path(folder), probe.getsockname()[1]
         probe.close()
-        database = Database(f"sqlite:///{home}/queue.db")
+        url = database_url or f"sqlite:///{home}/queue.db"
+        database = Database(url)
         database.migrate()
         _, token = Accounts(database).create("me", "admin", created_by="me", now_ms=int(time.time() * 1000))
-        environment = {**os.environ, "TUNEYARD_HOME": str(home), "TUNEYARD_LISTEN": f"127.0.0.1:{port}"}
-        process = subprocess.Popen([sys.executable, "-m", "tuneyard.api"], env=environment, stderr=subprocess.DEVNULL)
+        listen = f"127.0.0.1:{port}"
+        own = {"TUNEYARD_HOME": str(home), "TUNEYARD_DATABASE": url, "TUNEYARD_LISTEN": listen}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tuneyard.api"], env={**os.environ, **own}, stderr=subprocess.DEVNULL
+        )
         try:
-            url = f"http://127.0.0.1:{port}"
-            while not _answers(Client(url, token)):
+            while not _answers(Client(f"http://{listen}", token)):
                 assert process.poll() is None
                 time.sleep(0.1)
-            yield _Served(Queue(Store(database), home, "somebody"), url, token)
+            yield _Served(Queue(Store(database), home, "somebody"), f"http://{listen}", token)
         finally:
             process.terminate()
             process.wait()

@@ -22,7 +22,7 @@ class Postgres:
     the folder above all of its folders to other users.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, fsync: bool = False) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tuneyard-postgres-"))
         folder = self._folder / "data"
         with pytest.MonkeyPatch.context() as environment:
@@ -31,7 +31,7 @@ class Postgres:
 
         self._server = get_server(folder)
         with self._admin() as connection:
-            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute(f"ALTER SYSTEM SET fsync = {'on' if fsync else 'off'}")
             connection.execute("SELECT pg_reload_conf()")
 
     def url(self) -> str:
