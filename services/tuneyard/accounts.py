@@ -3,7 +3,7 @@
     viewer      sees everything
     submitter   and submits sweeps, and does with their own what they like
     promoter    and promotes models
-    admin       and does so with everybody's, holds the queue back, sets limits, makes and revokes tokens
+    admin       and does so with everybody's, holds the queue back, sets limits, makes tokens and webhooks
 
 A token is `ty_ID_SECRET`. It is shown once; kept are its id and the digest of its secret, which is random and long, so
 that a plain hash is enough.

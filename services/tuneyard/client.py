@@ -24,11 +24,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from tuneyard import logins, settings
 from tuneyard.accounts import Person, Role, Token
-from tuneyard.pages import Made, QueueNow, SweepPage, TrialPage
+from tuneyard.pages import Made, MadeHook, QueueNow, SweepPage, TrialPage
 from tuneyard.registry import Version
 from tuneyard.store import Event, Limits
 from tuneyard.sweeps import Listed, View
 from tuneyard.uploads import PIECE_BYTES, Upload, digest_of
+from tuneyard.webhooks import Delivery, Format, Hook
 from tuneyard_pipelines.errors import InputError, RefusedError, TuneyardError, UnreachableError, first_line
 
 Answer = TypeVar("Answer")
@@ -269,6 +270,23 @@ class Client:
 
     def revoke_token(self, token_id: str) -> Token:
         return self._ask("DELETE", f"/tokens/{_part(token_id)}", Token)
+
+    def webhooks(self) -> list[Hook]:
+        return self._ask("GET", "/webhooks", list[Hook])
+
+    def create_webhook(self, url: str, *, events: Sequence[str] = (), format: Format = "json") -> MadeHook:
+        """No events: of every kind."""
+        return self._ask("POST", "/webhooks", MadeHook, {"url": url, "events": list(events), "format": format})
+
+    def delete_webhook(self, hook_id: str) -> Hook:
+        return self._ask("DELETE", f"/webhooks/{_part(hook_id)}", Hook)
+
+    def test_webhook(self, hook_id: str) -> Delivery:
+        """Have it sent a test, which `webhook_deliveries` tells the end of."""
+        return self._ask("POST", f"/webhooks/{_part(hook_id)}/test", Delivery)
+
+    def webhook_deliveries(self, hook_id: str, *, limit: int = 50) -> list[Delivery]:
+        return self._ask("GET", f"/webhooks/{_part(hook_id)}/deliveries", list[Delivery], query={"limit": limit})
 
     def _act(self, sweep_id: str, what: str, body: Mapping[str, Any] | None = None) -> Listed:
         return self._ask("POST", f"/sweeps/{_part(sweep_id)}/{what}", Listed, body)

@@ -26,12 +26,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
-from tuneyard import admission, driver, jobs, roots, settings, sweeps
+from tuneyard import admission, courier, driver, jobs, roots, settings, sweeps
+from tuneyard.courier import Courier
+from tuneyard.database import Database
 from tuneyard.jobs import DriverEnd, Job
 from tuneyard.ray_jobs import RayJob, RayJobs, find_token
 from tuneyard.reconciler import Reconciler
 from tuneyard.store import EVERYBODY, LEAD_TTL_S, Conflict, Entry, Lead, LeadLost, Rival, Store
 from tuneyard.trial_rows import TrialFeed
+from tuneyard.webhooks import Webhooks
 from tuneyard_pipelines import lease
 from tuneyard_pipelines.capacity import Node
 from tuneyard_pipelines.errors import TuneyardError, UnreachableError
@@ -137,6 +140,11 @@ class Dispatcher:
                 self._watch(entry)
         self._admit(nodes)
         self._reconciler.step(self._lead, self._silence is None)
+
+    @property
+    def leading(self) -> bool:
+        """Whether it led the queue at its last pass."""
+        return self._lead is not None
 
     @property
     def _gone(self) -> bool:
@@ -421,7 +429,7 @@ def _alone(sweep_id: str) -> Iterator[None]:
         log.exception("sweep %s", sweep_id)
 
 
-def configured(environment: Mapping[str, str] = os.environ) -> tuple[Store, RayJobs, Settings]:
+def configured(environment: Mapping[str, str] = os.environ) -> tuple[Database, RayJobs, Settings]:
     """What the environment says, each with its default. Raises InputError for what it cannot say."""
     settings.check_names(environment)
     home = settings.find_home(environment)
@@ -437,7 +445,7 @@ def configured(environment: Mapping[str, str] = os.environ) -> tuple[Store, RayJ
         preempt=settings.whole("TUNEYARD_PREEMPT", environment) > 0,
     )
     ray = RayJobs(settings.value("TUNEYARD_RAY", environment), find_token(environment))
-    return Store.open(settings.database_url(home, environment)), ray, how
+    return Database(settings.database_url(home, environment)), ray, how
 
 
 def main() -> None:
@@ -452,12 +460,18 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
     try:
-        store, ray, how = configured()
-        store.migrate()
+        database, ray, how = configured()
+        networks = settings.networks(courier.NETWORKS)
+        database.migrate()
     except TuneyardError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    Dispatcher(store, ray, how).work(over)
+    dispatcher = Dispatcher(Store(database), ray, how)
+    telling = Courier(Webhooks(database), networks, lambda: dispatcher.leading)
+    thread = threading.Thread(target=telling.work, args=(over,), name="webhooks")
+    thread.start()
+    dispatcher.work(over)
+    thread.join()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tuneyard.accounts import Token
 from tuneyard.store import Pause, TrialRow
 from tuneyard.sweeps import Listed
+from tuneyard.webhooks import Hook
 
 
 @dataclass(frozen=True)
@@ -39,4 +40,12 @@ class Made:
     """A new token; `secret` is its text, which is told this once."""
 
     token: Token
+    secret: str
+
+
+@dataclass(frozen=True)
+class MadeHook:
+    """A new webhook; `secret` is what its deliveries are signed with, which is told this once."""
+
+    hook: Hook
     secret: str

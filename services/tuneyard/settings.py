@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import re
 from collections.abc import Mapping
@@ -48,6 +49,9 @@ VARIABLES: Mapping[str, Variable] = {
     "TUNEYARD_MAX_DRIVERS": Variable("how many sweeps run at once", "8"),
     "TUNEYARD_MAX_LOSSES": Variable("how many drivers in a row may be lost without progress", "5"),
     "TUNEYARD_PREEMPT": Variable("1: a sweep of higher priority may make lower ones give way", "0"),
+    "TUNEYARD_WEBHOOK_NETWORKS": Variable(
+        "addresses or networks that [webhooks](webhooks.md) may be sent to besides public ones, parted by commas"
+    ),
     "TUNEYARD_LISTEN": Variable("where it serves", "127.0.0.1:8700"),
     "TUNEYARD_DATA_ROOTS": Variable(
         "the folders in which files may lie that a spec names, parted by colons; of the home itself only uploads"
@@ -150,6 +154,16 @@ def whole(name: str, environment: Mapping[str, str] = os.environ) -> int:
     if not text.isdecimal():
         raise InputError(f"{name}: found {text!r}; allowed: a whole number, 0 or more")
     return int(text)
+
+
+def networks(
+    name: str, environment: Mapping[str, str] = os.environ
+) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    """Those that a variable names, parted by commas. Raises InputError for what is none."""
+    try:
+        return tuple(ipaddress.ip_network(one.strip()) for one in value(name, environment).split(",") if one.strip())
+    except ValueError as wrong:
+        raise InputError(f"{name}: {wrong}; allowed: addresses or networks, as in 10.0.0.7,10.1.0.0/16") from None
 
 
 def size_bytes(name: str, environment: Mapping[str, str] = os.environ) -> int:

@@ -28,6 +28,8 @@ LEAD_TTL_S = 10.0
 MOST_OF_ALL = 1_000_000_000  # of anything that is limited
 EVERYBODY = "*"
 """The owner whose limits are those of all who have none of their own."""
+REGISTERED = "model registered"
+"""The event of a sweep whose best model is in the registry, and which one: `NAME/VERSION: what the candidate is`."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,10 @@ class Page:
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial as its sweep's journal told it last."""
+    """A trial as its sweep's journal told it last.
+
+    `trained_ms`: in legs that are over; `since_ms`: when the present one began, if there is one.
+    """
 
     trial: str
     number: int
@@ -79,6 +84,7 @@ class TrialRow:
     ended_ms: int | None = None
     message: str = ""
     trained_ms: int = 0
+    since_ms: int | None = None
     point: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
@@ -405,6 +411,13 @@ class Store:
         """An event that changes nothing."""
         with self._database.writing() as connection:
             happened(connection, sweep_id, actor, what, now_ms, message=message)
+
+    def note_once(self, sweep_id: str, actor: str, what: str, message: str, now_ms: int) -> None:
+        """The same, unless it was noted of this sweep before."""
+        same = (EVENTS.c.sweep_id == sweep_id, EVENTS.c.what == what, EVENTS.c.message == message)
+        with self._database.writing() as connection:
+            if not connection.execute(sa.select(sa.exists().where(*same))).scalar_one():
+                happened(connection, sweep_id, actor, what, now_ms, message=message)
 
     def take_lead(
         self, holder: str, token: str, now_ms: int, *, clock_s: float, rival: Rival | None = None

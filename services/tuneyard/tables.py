@@ -77,6 +77,7 @@ TRIALS = sa.Table(
     sa.Column("ended_ms", sa.BigInteger),
     _column("message", _Words),
     _column("trained_ms", sa.BigInteger),
+    sa.Column("since_ms", sa.BigInteger),
 )
 EVENTS = sa.Table(
     "events",
@@ -123,4 +124,42 @@ TOKENS = sa.Table(
     sa.Column("expires_ms", sa.BigInteger),
     sa.Column("used_ms", sa.BigInteger),
     sa.Column("revoked_ms", sa.BigInteger),
+)
+WEBHOOKS = sa.Table(
+    "webhooks",
+    METADATA,
+    sa.Column("hook_id", _Words, primary_key=True),
+    _column("url", _Words),
+    _column("events", _Words),  # JSON
+    _column("format", _Words),
+    _column("secret", _Words),  # as it is: it signs
+    _column("created_ms", sa.BigInteger),
+    _column("created_by", _Words),
+    _column("event_id", sa.BigInteger),
+    sa.Column("ended_ms", sa.BigInteger),
+    _column("ended_why", _Words),
+)
+DELIVERIES = sa.Table(
+    "webhook_deliveries",
+    METADATA,
+    sa.Column("delivery_id", _Words, primary_key=True),
+    _column("hook_id", _Words),
+    sa.Column("event_id", sa.BigInteger),
+    _column("event", _Words),
+    _column("body", _Words),
+    _column("created_ms", sa.BigInteger),
+    _column("tries", sa.Integer),
+    sa.Column("next_ms", sa.BigInteger),
+    sa.Column("delivered_ms", sa.BigInteger),
+    sa.Index("webhook_deliveries_by_hook", "hook_id", "created_ms"),
+    sa.Index("webhook_deliveries_by_time", "next_ms"),
+)
+TRIES = sa.Table(
+    "webhook_tries",
+    METADATA,
+    sa.Column("delivery_id", _Words, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    _column("time_ms", sa.BigInteger),
+    sa.Column("status", sa.Integer),
+    _column("error", _Words),
 )

@@ -1,12 +1,14 @@
-"""The trial table is fed from the journals: what changed of a running sweep's trials since the last look."""
+"""The database is fed from the journals: what changed of a running sweep's trials, and which model came of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tuneyard.store import Entry, Lead, Store, TrialRow
+from tuneyard.store import REGISTERED, Entry, Lead, Store, TrialRow
 from tuneyard_pipelines import budget, standing
-from tuneyard_pipelines.journal import SweepFolder, SweepState, Tail, TrialState
+from tuneyard_pipelines.journal import SweepFolder, SweepState, Tail, TrialState, WinnerRegistered
+
+ACTOR = "driver"
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class _Reading:
     tail: Tail
     state: SweepState = field(default_factory=SweepState)
     written: dict[str, TrialRow] = field(default_factory=dict)
+    noted: WinnerRegistered | None = None
 
 
 class TrialFeed:
@@ -38,6 +41,11 @@ class TrialFeed:
         changed = [row for trial, row in rows.items() if row != reading.written.get(trial)]
         self._store.put_trials(entry.job.sweep_id, changed, lead)
         reading.written = rows
+        registered = reading.state.registered
+        if registered is not None and registered != reading.noted:
+            told = f"{registered.name}/{registered.version}: {registered.candidate}"
+            self._store.note_once(entry.job.sweep_id, ACTOR, REGISTERED, told, now_ms)
+            reading.noted = registered
         gpus = entry.shape.gpus * entry.shape.workers
         return gpus * budget.trained_ms(reading.state, now_ms) if gpus else 0
 
@@ -80,4 +88,5 @@ def _row(trial: TrialState, sweep: SweepState) -> TrialRow:
         ended_ms=trial.ended_ms,
         message=trial.message,
         trained_ms=trial.trained_ms,
+        since_ms=trial.started_ms if trial.running and shown is None else None,
     )

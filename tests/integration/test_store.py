@@ -23,6 +23,7 @@ from tuneyard.database import VERSION_TABLE, Database
 from tuneyard.jobs import Job
 from tuneyard.store import (
     LEAD_TTL_S,
+    REGISTERED,
     Conflict,
     Entry,
     Event,
@@ -36,6 +37,7 @@ from tuneyard.store import (
     TrialRow,
 )
 from tuneyard.tables import METADATA
+from tuneyard.webhooks import Answer, Try, Webhooks
 from tuneyard_pipelines.errors import InputError, RefusedError, UnreachableError
 
 pytestmark = pytest.mark.integration
@@ -140,7 +142,7 @@ def test_tables_of_a_newer_version_are_refused(url: str, store: Store) -> None:
     database = Database(url)
     with database.writing() as connection:
         connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
-    with pytest.raises(RefusedError, match="of version 9999, this Tuneyard knows 0002 at most; install the newer"):
+    with pytest.raises(RefusedError, match="of version 9999, this Tuneyard knows 0003 at most; install the newer"):
         store.migrate()
     database.close()
 
@@ -430,6 +432,7 @@ def test_a_trial_is_read_as_it_was_told_last(store: Store) -> None:
         ended_ms=2**42 + 1,
         message=ODD,
         trained_ms=2**33,
+        since_ms=2**42,
         point={"model.d_model": 64, "training.learning_rate": 1e-3, "model.cell": ODD, "model.bias": True},
         metrics={"val/loss": math.inf, "a\0b": None},
     )
@@ -549,6 +552,33 @@ def lead_of(answer: object) -> Lead:
 def rival_of(answer: object) -> Rival:
     assert isinstance(answer, Rival)
     return answer
+
+
+def test_what_is_owed_to_webhooks_and_what_became_of_it_is_kept(url: str, store: Store) -> None:
+    database = Database(url)
+    hooks = Webhooks(database)
+    hook, _ = hooks.create("https://hooks.test/x", (), "json", created_by="root", now_ms=1)
+    accepted = store.submit(entry("a", owner=ODD), "ada", 2)
+    store.note_once("a", "driver", REGISTERED, "dates/1: candidate is now version 1", 3)
+    store.note_once("a", "driver", REGISTERED, "dates/1: candidate is now version 1", 4)
+    store.change(accepted, jobs.stopped(accepted.job, "user_cancel", 5), actor="ada", now_ms=5, what="cancelled")
+    at_once(*[lambda: Webhooks(database).owe(6)] * 4)
+    assert [one.event for one in hooks.deliveries(hook.hook_id)] == ["sweep.cancelled", "candidate.registered"]
+    first = hooks.next_due(hook.hook_id, 6)
+    assert first is not None
+    hooks.tried(first.delivery_id, Answer(500, ODD), now_ms=7, chance=0.5)
+    hooks.tried(first.delivery_id, Answer(204), now_ms=15_007, chance=0.5)
+    assert [one.state for one in hooks.deliveries(hook.hook_id)] == ["waiting", "delivered"]
+    assert hooks.deliveries(hook.hook_id)[1].tries == (Try(1, 7, 500, ODD), Try(2, 15_007, 204, ""))
+    assert [one.waiting for one in hooks.all()] == [1]
+    second = hooks.next_due(hook.hook_id, 6)
+    assert second is not None
+    hooks.tried(second.delivery_id, Answer(410, "answers 410"), now_ms=20_000, chance=0.5)
+    assert [(one.ended_ms, one.waiting) for one in hooks.all()] == [(20_000, 0)]
+    assert hooks.due(2**50) == []
+    assert hooks.delete(hook.hook_id, deleted_by="root", now_ms=8).hook_id == hook.hook_id
+    assert hooks.all() == []
+    database.close()
 
 
 def test_one_leads_and_the_next_watches_its_heart(store: Store) -> None:

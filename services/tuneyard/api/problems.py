@@ -19,6 +19,7 @@ from tuneyard.roots import OutsideError
 from tuneyard.settings import without_passwords
 from tuneyard.store import UnknownSweepError
 from tuneyard.uploads import TooLargeError
+from tuneyard.webhooks import UnknownWebhookError
 from tuneyard_pipelines.errors import InputError, RefusedError, TuneyardError, UnreachableError
 from tuneyard_pipelines.spec import SpecError
 
@@ -66,6 +67,7 @@ _KINDS: Sequence[tuple[type[Exception], int, str, str]] = (
     (UnknownSweepError, 404, "not_found", "There is no such thing"),
     (UnknownTokenError, 404, "not_found", "There is no such thing"),
     (UnknownTrialError, 404, "not_found", "There is no such thing"),
+    (UnknownWebhookError, 404, "not_found", "There is no such thing"),
     (NotFoundError, 404, "not_found", "There is no such thing"),
     (TooLargeError, 413, "too_large", "This is too much"),
     (SpecError, 422, "invalid_spec", "The spec cannot be accepted"),

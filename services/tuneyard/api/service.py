@@ -27,6 +27,7 @@ from tuneyard.ray_jobs import RayJobs, find_token
 from tuneyard.roots import UPLOADS, Roots
 from tuneyard.store import Entry, Store
 from tuneyard.uploads import Uploads
+from tuneyard.webhooks import Webhooks
 from tuneyard_pipelines.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class Service:
 
     store: Store
     accounts: Accounts
+    webhooks: Webhooks
     home: Path
     ray: RayJobs
     tracking_uri: str
@@ -107,6 +109,7 @@ class Service:
         return cls(
             store=store,
             accounts=Accounts(database),
+            webhooks=Webhooks(database),
             home=home,
             ray=RayJobs(settings.value("TUNEYARD_RAY", environment), find_token(environment)),
             tracking_uri=settings.tracking_uri(home, None, environment),
@@ -212,13 +215,7 @@ def _trusted_header(environment: Mapping[str, str]) -> TrustedHeader | None:
     name = settings.value("TUNEYARD_TRUSTED_HEADER", environment)
     if not name:
         return None
-    proxies = settings.value("TUNEYARD_TRUSTED_PROXIES", environment)
-    try:
-        networks = tuple(ipaddress.ip_network(one.strip()) for one in proxies.split(",") if one.strip())
-    except ValueError as wrong:
-        raise InputError(
-            f"TUNEYARD_TRUSTED_PROXIES: {wrong}; allowed: addresses or networks, as in 10.0.0.7,10.1.0.0/16"
-        ) from None
+    networks = settings.networks("TUNEYARD_TRUSTED_PROXIES", environment)
     if not networks:
         raise InputError("TUNEYARD_TRUSTED_HEADER: name the proxies that may send it with TUNEYARD_TRUSTED_PROXIES")
     return TrustedHeader(name, networks)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import tuneyard
-from tuneyard.cli import account, data, init, model, platform, queue, sweep
+from tuneyard.cli import account, data, init, model, platform, queue, sweep, webhook
 from tuneyard.cli.gc import gc
 from tuneyard.settings import without_passwords
 from tuneyard_pipelines.errors import UNWRITABLE, TuneyardError
@@ -30,6 +30,7 @@ app.add_typer(model.app, name="model")
 app.add_typer(queue.app, name="queue")
 app.add_typer(data.app, name="data")
 app.add_typer(account.app, name="token")
+app.add_typer(webhook.app, name="webhook")
 for command in (account.login, account.logout, account.whoami):
     app.command()(command)
 app.command()(init.init)

@@ -62,6 +62,11 @@ NEEDS: dict[tuple[str, str], Role] = {
     ("GET", "/api/v1/models"): "viewer",
     ("GET", "/api/v1/models/{name}"): "viewer",
     ("GET", "/api/v1/whoami"): "viewer",
+    ("GET", "/api/v1/webhooks"): "admin",
+    ("POST", "/api/v1/webhooks"): "admin",
+    ("DELETE", "/api/v1/webhooks/{hook_id}"): "admin",
+    ("POST", "/api/v1/webhooks/{hook_id}/test"): "admin",
+    ("GET", "/api/v1/webhooks/{hook_id}/deliveries"): "admin",
     ("GET", "/api/v1/tokens"): "admin",
     ("POST", "/api/v1/tokens"): "admin",
     ("DELETE", "/api/v1/tokens/{token_id}"): "admin",
@@ -134,6 +139,7 @@ def test_a_route_takes_its_role_and_no_lower_one(served: Served, role: Role | No
             path.replace("{sweep_id}", "zz")
             .replace("{owner}", "o")
             .replace("{token_id}", "t")
+            .replace("{hook_id}", "h")
             .replace("{digest}", "0" * 64),
             token,
         )
