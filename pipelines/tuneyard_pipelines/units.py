@@ -24,13 +24,13 @@ _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGT]i?B|B|)", re.ASCII)
 
 
-def duration_s(text: str) -> int:
+def duration_s(text: str, most_days: int = 7) -> int:
     """Seconds in a duration: days, hours, minutes, seconds in this order, each at most once. Raises ValueError."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(DURATION_FORMS)
     seconds = sum(int(count or 0) * unit for count, unit in zip(match.groups(), _SECONDS.values(), strict=True))
-    if not 1 <= seconds <= 7 * _SECONDS["d"]:
+    if not 1 <= seconds <= most_days * _SECONDS["d"]:
         raise ValueError(DURATION_FORMS)
     return seconds
 

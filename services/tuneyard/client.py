@@ -29,6 +29,7 @@ from tuneyard.registry import Version
 from tuneyard.store import Event, Limits
 from tuneyard.sweeps import Listed, View
 from tuneyard.uploads import PIECE_BYTES, Upload, digest_of
+from tuneyard.usage import By, Usage
 from tuneyard.webhooks import Delivery, Format, Hook
 from tuneyard_pipelines.errors import InputError, RefusedError, TuneyardError, UnreachableError, first_line
 
@@ -258,6 +259,10 @@ class Client:
             self._send("DELETE", f"/limits/{_part(owner)}")
         else:
             self._send("PUT", f"/limits/{_part(owner)}", vars(limits))
+
+    def usage(self, by: By = "user", *, since_ms: int | None = None) -> Usage:
+        """Since a week ago, where nothing is said."""
+        return self._ask("GET", "/usage", Usage, query={"by": by, "since_ms": since_ms})
 
     def models(self) -> list[Version]:
         return self._ask("GET", "/models", list[Version])

@@ -22,6 +22,7 @@ from tuneyard.jobs import ACTIVE, ENDED, Job, State
 from tuneyard.tables import EVENTS, LIMITS, QUEUE, SWEEPS, TRIALS
 from tuneyard_pipelines.capacity import Shape
 from tuneyard_pipelines.errors import InputError, RefusedError
+from tuneyard_pipelines.journal import FAILURES
 
 Mode = Literal["min", "max"]
 LEAD_TTL_S = 10.0
@@ -87,6 +88,19 @@ class TrialRow:
     since_ms: int | None = None
     point: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SweepUse:
+    """What a sweep used in some time: how long its trials trained, and of that those that failed; GPUs are of one."""
+
+    name: str
+    owner: str
+    spec_text: str
+    gpus: int
+    trials: int
+    trained_ms: int
+    failed_ms: int
 
 
 @dataclass(frozen=True)
@@ -320,6 +334,36 @@ class Store:
         query = sa.select(sa.func.coalesce(sa.func.sum(SWEEPS.c.gpu_ms), 0)).where(SWEEPS.c.owner == owner)
         with self._database.reading() as connection:
             return int(connection.execute(query).scalar_one())
+
+    def used(self, since_ms: int, now_ms: int) -> list[SweepUse]:
+        """What each sweep used that had begun and had not ended before `since_ms`.
+
+        Of a trial counts how long it trained, at most as long as it was there in this time.
+        """
+        end_ms = sa.func.coalesce(TRIALS.c.ended_ms, SWEEPS.c.ended_ms, now_ms)
+        there_ms = end_ms - _larger(TRIALS.c.created_ms, sa.literal(since_ms, sa.BigInteger))
+        running_ms = sa.func.coalesce(now_ms - TRIALS.c.since_ms, 0)
+        used_ms = -_larger(-(TRIALS.c.trained_ms + _larger(running_ms, sa.literal(0))), -there_ms)
+        of_all = sa.case((TRIALS.c.trial.is_not(None), used_ms), else_=0)  # a sweep may have no trial of this time
+        of_failed = sa.case((TRIALS.c.state.in_(sorted(FAILURES)), used_ms), else_=0)
+        mine = sa.and_(TRIALS.c.sweep_id == SWEEPS.c.sweep_id, end_ms > since_ms, TRIALS.c.created_ms < now_ms)
+        query = (
+            sa.select(
+                SWEEPS.c.name,
+                SWEEPS.c.owner,
+                SWEEPS.c.spec_text,
+                SWEEPS.c.gpus * SWEEPS.c.workers,
+                sa.func.count(TRIALS.c.trial),
+                sa.func.sum(of_all),
+                sa.func.sum(of_failed),
+            )
+            .select_from(SWEEPS.join(TRIALS, mine, isouter=True))
+            .where(SWEEPS.c.started_ms.is_not(None), sa.func.coalesce(SWEEPS.c.ended_ms, now_ms) > since_ms)
+            .group_by(SWEEPS.c.sweep_id)
+        )
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        return [SweepUse(*row[:3], *(int(number) for number in row[3:])) for row in rows]
 
     def put_trials(self, sweep_id: str, rows: Iterable[TrialRow], lead: Lead | None = None) -> None:
         """Write these trials, over what was known of them. Raises LeadLost when `lead` is no longer the present one."""
@@ -608,6 +652,11 @@ def happened(
         "message": message,
     }
     connection.execute(sa.insert(EVENTS), told)
+
+
+def _larger(one: sa.ColumnElement[int], other: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+    """As each database has it."""
+    return sa.case((one > other, one), else_=other)
 
 
 def _best(mode: Mode) -> tuple[sa.ColumnElement[Any], ...]:

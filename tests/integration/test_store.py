@@ -34,6 +34,7 @@ from tuneyard.store import (
     Rival,
     Shape,
     Store,
+    SweepUse,
     TrialRow,
 )
 from tuneyard.tables import METADATA
@@ -579,6 +580,16 @@ def test_what_is_owed_to_webhooks_and_what_became_of_it_is_kept(url: str, store:
     assert hooks.delete(hook.hook_id, deleted_by="root", now_ms=8).hook_id == hook.hook_id
     assert hooks.all() == []
     database.close()
+
+
+def test_what_was_used_is_summed_in_the_database(store: Store) -> None:
+    accepted = store.submit(entry("a"), "ada", 1)
+    claimed = store.change(accepted, jobs.claimed(accepted.job, 2), actor="d", now_ms=2, what="claimed")
+    store.change(claimed, jobs.started(claimed.job, 3), actor="d", now_ms=3, what="started")
+    rows = [replace(trial(1, 0, 0.5), ended_ms=2**42, trained_ms=500), trial(2, None, None, "diverged")]
+    store.put_trials("a", [rows[0], replace(rows[1], trained_ms=2**40), replace(trial(3, 0, 0.5), ended_ms=50)])
+    text = accepted.spec_text
+    assert store.used(100, 2**42 + 100) == [SweepUse("dates", "ada", text, 2, 2, 500 + 2**40, 2**40)]
 
 
 def test_one_leads_and_the_next_watches_its_heart(store: Store) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 import tuneyard
-from tuneyard.api import models, queue, sweeps, system, tokens, uploads, webhooks
+from tuneyard.api import models, queue, sweeps, system, tokens, uploads, usage, webhooks
 from tuneyard.api.problems import Problem, answer_with_problems
 from tuneyard.api.service import Service
 
-ROUTERS = (
-    system.alive,
-    *(module.router for module in (system, sweeps, queue, uploads, models, webhooks, tokens)),
-)
+_PARTS = (system, sweeps, queue, uploads, models, usage, webhooks, tokens)
+ROUTERS = (system.alive, *(module.router for module in _PARTS))
 
 
 def create_app(service: Service) -> FastAPI:

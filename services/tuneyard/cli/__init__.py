@@ -13,6 +13,7 @@ import typer
 import tuneyard
 from tuneyard.cli import account, data, init, model, platform, queue, sweep, webhook
 from tuneyard.cli.gc import gc
+from tuneyard.cli.usage import usage
 from tuneyard.settings import without_passwords
 from tuneyard_pipelines.errors import UNWRITABLE, TuneyardError
 
@@ -35,6 +36,7 @@ for command in (account.login, account.logout, account.whoami):
     app.command()(command)
 app.command()(init.init)
 app.command()(gc)
+app.command()(usage)
 for command in (platform.up, platform.down, platform.status, platform.doctor):
     app.command()(command)
 

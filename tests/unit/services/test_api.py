@@ -59,6 +59,7 @@ NEEDS: dict[tuple[str, str], Role] = {
     ("GET", "/api/v1/limits"): "viewer",
     ("PUT", "/api/v1/limits/{owner}"): "admin",
     ("DELETE", "/api/v1/limits/{owner}"): "admin",
+    ("GET", "/api/v1/usage"): "viewer",
     ("GET", "/api/v1/models"): "viewer",
     ("GET", "/api/v1/models/{name}"): "viewer",
     ("GET", "/api/v1/whoami"): "viewer",

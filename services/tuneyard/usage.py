@@ -1,0 +1,73 @@
+"""What users and projects have used of the cluster since some time: hours of training, GPU-hours, and what failed.
+
+Counted is how long trials trained, each with the GPUs that it holds meanwhile; not how long they waited. A trial that
+began before that time counts as if it had trained last of all: at most as long as it was there since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+import yaml
+
+from tuneyard.store import Store, SweepUse
+
+By = Literal["user", "project"]
+WAYS: tuple[By, ...] = get_args(By)
+TAG = "project"
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True)
+class Used:
+    """By one user, or for one project. `gpu_hours` and `failed_trial_hours` are of the same trials as `trial_hours`."""
+
+    name: str
+    sweeps: int
+    trials: int
+    trial_hours: float
+    gpu_hours: float
+    failed_trial_hours: float
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Who used most stands first."""
+
+    by: By
+    since_ms: int
+    until_ms: int
+    rows: tuple[Used, ...]
+
+
+def usage(store: Store, by: By, *, since_ms: int, now_ms: int) -> Usage:
+    """Of all sweeps of the queue that ran since then. A sweep's project is its tag `project`, else its name."""
+    groups: dict[str, list[SweepUse]] = {}
+    for use in store.used(since_ms, now_ms):
+        groups.setdefault(use.owner if by == "user" else project(use.name, use.spec_text), []).append(use)
+    rows = (_used(name, uses) for name, uses in groups.items())
+    order = sorted(rows, key=lambda row: (-row.gpu_hours, -row.trial_hours, row.name))
+    return Usage(by, since_ms, now_ms, tuple(order))
+
+
+@lru_cache(maxsize=10_000)
+def project(name: str, spec_text: str) -> str:
+    """What a sweep of this name belongs to."""
+    if TAG not in spec_text:
+        return name
+    tags = yaml.load(spec_text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)).get("tags") or {}
+    return str(tags.get(TAG, name))
+
+
+def _used(name: str, uses: Sequence[SweepUse]) -> Used:
+    return Used(
+        name=name,
+        sweeps=len(uses),
+        trials=sum(use.trials for use in uses),
+        trial_hours=sum(use.trained_ms for use in uses) / HOUR_MS,
+        gpu_hours=sum(use.trained_ms * use.gpus for use in uses) / HOUR_MS,
+        failed_trial_hours=sum(use.failed_ms for use in uses) / HOUR_MS,
+    )
