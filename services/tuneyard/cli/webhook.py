@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tuneyard.cli.output import Json, one_line, table, when
+from tuneyard.cli.output import Json, ago, one_line, table, when
 from tuneyard.cli.service import the_client
 from tuneyard_pipelines.errors import InputError, TuneyardError, UnreachableError
 
@@ -63,7 +63,7 @@ def list_(as_json: Json = False) -> None:
             hook.format,
             " ".join(hook.events),
             str(hook.waiting),
-            "good" if hook.ended_ms is None else f"ended {when(hook.ended_ms)}: {one_line(hook.ended_why)}",
+            "good" if hook.ended_ms is None else f"ended {ago(hook.ended_ms)}: {one_line(hook.ended_why)}",
         )
         for hook in hooks
     ]
@@ -113,11 +113,11 @@ def deliveries(
         (
             one.delivery_id,
             one.event,
-            when(one.created_ms),
+            ago(one.created_ms),
             one.state if one.next_ms is None or not one.tries else f"tried again {when(one.next_ms)}",
             str(len(one.tries)),
             one_line(one.tries[-1].error, 80) if one.tries else "",
         )
         for one in found
     ]
-    table(("id", "event", "since", "state", "tries", "what is wrong"), rows)
+    table(("id", "event", "owed", "state", "tries", "what is wrong"), rows)
