@@ -8,10 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from tuneyard.api.problems import responses
-from tuneyard.api.service import Parts, Viewer
+from tuneyard.api.service import Door, Parts, Viewer
 from tuneyard.usage import By, Usage, usage
 
-router = APIRouter(prefix="/api/v1", tags=["usage"], responses=responses(401, 403, 422, 503))
+router = APIRouter(prefix="/api/v1", route_class=Door, tags=["usage"], responses=responses(401, 403, 422, 503))
 WEEK_MS = 7 * 86_400_000
 
 

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from tuneyard.api.problems import responses
-from tuneyard.api.service import Admin, Parts
+from tuneyard.api.service import Admin, Door, Parts
 from tuneyard.pages import MadeHook
 from tuneyard.webhooks import Delivery, Format, Hook
 
-router = APIRouter(prefix="/api/v1", tags=["webhooks"], responses=responses(401, 403, 422, 503))
+router = APIRouter(prefix="/api/v1", route_class=Door, tags=["webhooks"], responses=responses(401, 403, 422, 503))
 Id = Annotated[str, Path(max_length=64)]
 URL_EXAMPLE = "https://hooks.example.org/tuneyard"
 
