@@ -94,7 +94,7 @@ def test_only_pages_and_service_are_published_and_only_to_the_host() -> None:
     assert published == {"mlflow": ["127.0.0.1:5000:5000"], "api": ["127.0.0.1:8700:8700"]}
 
 
-def test_every_image_is_pinned_and_ours_is_of_this_version() -> None:
+def test_every_image_is_pinned_and_ours_are_of_this_version_and_do_not_run_as_root() -> None:
     stages = set(re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE))
     bases = set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) - stages
     images = {service["image"] for service in SERVICES.values()}
@@ -106,6 +106,9 @@ def test_every_image_is_pinned_and_ours_is_of_this_version() -> None:
     built = {(service["image"], service["build"]["target"]) for service in SERVICES.values() if "build" in service}
     assert built == {(image, image.partition(":")[0].removeprefix("tuneyard-")) for image in ours}
     assert {target for _, target in built} <= stages
+    for target in ("service", "worker"):
+        stage = re.split(rf"^FROM base AS {target}$", DOCKERFILE, flags=re.MULTILINE)[1].partition("\nFROM ")[0]
+        assert re.findall(r"^USER (.+)$", stage, re.MULTILINE)[-1:] == ["$UID"], f"{target} does not run as root"
     assert (COMPOSE.parent / SERVICES["api"]["build"]["context"]).resolve() == ROOT
 
 

@@ -20,7 +20,7 @@ from tuneyard_pipelines.journal import SweepFolder
 
 pytestmark = pytest.mark.integration
 
-SPEC = tiny(search__algorithm="random", search__trials=2, register={"name": "dates"}).text()
+SPEC = tiny(search__algorithm="random", search__trials=1, register={"name": "dates"}).text()
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_sweep_that_is_submitted_becomes_a_registered_model(deployment: Deploy
     assert done.state == "succeeded", deployment.said() + "".join(client.logs(sweep_id))
     assert [(one.name, one.version) for one in client.models()] == [("dates", 1)]
     runs = runs_of(deployment.url("mlflow"), SweepFolder(deployment.home / "sweeps" / sweep_id))
-    assert [run.info.status for run in runs.values()] == ["FINISHED"] * 3
+    assert [run.info.status for run in runs.values()] == ["FINISHED"] * 2
     files = Path(runs["parent"].info.artifact_uri.removeprefix("file://"))
     assert files.is_relative_to(deployment.home / "artifacts")
     assert (files / "report").is_dir(), "drivers write what MLflow shows"
