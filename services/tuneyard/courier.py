@@ -157,9 +157,8 @@ async def _addresses(host: str, port: int, networks: Sequence[Network]) -> list[
     addresses = list(dict.fromkeys(_plain(where[0]) for *_, where in found))
     for address in addresses:
         if not public(address) and not any(address in network for network in networks):
-            raise RefusedError(
-                f"{host} leads to {address}, which is not public; whoever runs the service allows that with {NETWORKS}"
-            )
+            where = host if host == str(address) else f"{host} leads to {address}, which"
+            raise RefusedError(f"{where} is not public; whoever runs the service allows it with {NETWORKS}")
     return addresses
 
 

@@ -208,6 +208,27 @@ def test_a_model_in_the_registry_is_an_event_once_however_often_the_journal_is_r
     assert events == ["dates/1: candidate is now version 1", "dates/2: candidate is now version 2"]
 
 
+def test_since_when_a_trial_trains_is_known_while_it_does(
+    database: Database, make_sweep: Callable[..., DrivenSweep]
+) -> None:
+    sweep, store = make_sweep(), Store(database)
+    entry, feed = submit(store, sweep.folder.sweep_id), TrialFeed(store)
+
+    def since_ms() -> int | None:
+        feed.read(sweep.folder, entry, None, NOW_MS)
+        return store.trials(sweep.folder.sweep_id, order="number", mode="max")[0].since_ms
+
+    trial = sweep.create(1)
+    assert since_ms() is None
+    sweep.start(trial)
+    assert since_ms() == sweep.journal.state.trials[trial].started_ms > 0
+    sweep.reach(trial, 0, 0.5)
+    assert since_ms() is None
+    sweep.start(trial, 1)
+    sweep.close("lost", "gone")
+    assert since_ms() is None
+
+
 def test_a_failed_try_waits_for_the_next_as_the_docs_say(database: Database, hooks: Webhooks) -> None:
     hook = make(hooks)
     end(Store(database), "a")
@@ -404,8 +425,12 @@ def leading(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
 def test_this_machine_is_told_nothing_unless_that_is_allowed(receiver: Receiver, host: str) -> None:
     answer = sent(f"http://{host}:{receiver.port}/", networks=())
     assert answer.status is None
-    assert "which is not public; whoever runs the service allows that with TUNEYARD_WEBHOOK_NETWORKS" in answer.error
+    assert "is not public; whoever runs the service allows it with TUNEYARD_WEBHOOK_NETWORKS" in answer.error
     assert receiver.requests == []
+
+
+def test_an_allowed_network_is_allowed_in_the_clothes_of_ipv6_too(receiver: Receiver) -> None:
+    assert sent(f"http://[::ffff:127.0.0.1]:{receiver.port}/") == Answer(204)
 
 
 def test_a_name_is_asked_for_once_and_its_address_is_what_is_connected_to(
@@ -477,7 +502,7 @@ def test_over_tls_the_name_is_proved_though_an_address_is_connected_to(
 def test_what_a_receiver_answers_is_told_and_not_followed(receiver: Receiver) -> None:
     receiver.answers = [
         (302, {"Location": "http://127.0.0.1:9/"}, b""),
-        (500, {}, b"no\n such   channel \xff" + b"x" * 10_000_000),
+        (500, {"Content-Length": "1000000"}, b"no\n such   channel \xff" + b"x" * 1000),  # the rest never comes
         (503, {}, b""),
         (200, {}, b"x" * 10_000_000),
     ]
