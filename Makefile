@@ -56,7 +56,7 @@ test: check ## What CI runs: check, and then all other tests, with real Ray and 
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(FAST_TESTS:%=--ignore=%) --ignore=$(DRILLS)
 
 .PHONY: drills
-drills: install ## Kill -9 every part of the queue in the midst of a sweep: up to twenty minutes
+drills: install ## Kill -9 every part in the midst of a sweep, send the service thousands of requests: up to an hour
 	$(BIN)/pytest $(DRILLS)
 
 .PHONY: bench

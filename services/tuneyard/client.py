@@ -37,7 +37,7 @@ Answer = TypeVar("Answer")
 TIMEOUT = httpx2.Timeout(60.0, connect=5.0)
 LONGEST_PAUSE_S = 30.0  # between two tries to follow a log again
 TRIES = 3
-RESTART_S, RETRY_S = 10.0, 0.5
+RESTART_S, RETRY_S = 30.0, 0.5
 PAGE = 500
 _KINDS: Mapping[int, type[TuneyardError]] = {
     400: InputError,
@@ -108,7 +108,7 @@ class Client:
     def submit(self, spec: str, *, overrides: Sequence[str] = (), priority: int = 50, key: str | None = None) -> Listed:
         """Queue a sweep, once, however often the network makes this try it; `key` names it across programs, too.
 
-        A service that is being started again is waited for, some seconds.
+        A service that is being started again is waited for, up to half a minute.
         """
         body = {"spec": spec, "overrides": list(overrides), "priority": priority}
         headers = {"Idempotency-Key": key or secrets.token_hex(16)}
