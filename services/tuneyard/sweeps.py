@@ -306,9 +306,12 @@ class Terms:
 @lru_cache(maxsize=1000)
 def terms(text: str) -> Terms:
     """Those of a stored spec. It is read as plain data: what later rules refuse is listed and shown all the same."""
-    said = spec_yaml.read(text, "spec.yaml").data
-    search = said.get("search", {})
-    metric = search.get("metric") or TASKS[said["task"]].metrics[0]
+    try:
+        said = spec_yaml.read(text, "spec.yaml").data
+    except spec_yaml.UnreadableError:
+        said = {}
+    task, search = TASKS.get(said.get("task", "")), said.get("search", {})
+    metric = search.get("metric") or (task.metrics[0] if task else "")
     mode = METRICS[metric].mode if metric in METRICS else "max"
     return Terms(metric, mode, search.get("trials"), search.get("max_concurrent_trials"))
 

@@ -563,7 +563,7 @@ def test_what_is_owed_to_webhooks_and_what_became_of_it_is_kept(url: str, store:
     store.note_once("a", "driver", REGISTERED, "dates/1: candidate is now version 1", 3)
     store.note_once("a", "driver", REGISTERED, "dates/1: candidate is now version 1", 4)
     store.change(accepted, jobs.stopped(accepted.job, "user_cancel", 5), actor="ada", now_ms=5, what="cancelled")
-    at_once(*[lambda: Webhooks(database).owe(6)] * 4)
+    assert at_once(*[lambda: Webhooks(database).owe(6)] * 4) == [None] * 4
     assert [one.event for one in hooks.deliveries(hook.hook_id)] == ["sweep.cancelled", "candidate.registered"]
     first = hooks.next_due(hook.hook_id, 6)
     assert first is not None
@@ -734,14 +734,12 @@ def test_a_folder_that_is_not_ours_to_write_is_named() -> None:
 
 def test_a_writer_that_does_not_end_is_told_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuneyard.database.WAIT_S", 0)
-    database = Database(f"sqlite:///{tmp_path / 'queue.db'}")
-    with (
-        database.writing(),
-        pytest.raises(UnreachableError, match="another process has been writing"),
-        database.writing(),
-    ):
-        pass
+    database, of_another = (Database(f"sqlite:///{tmp_path / 'queue.db'}") for _ in range(2))
+    for next_one, told in ((database, "others have been writing"), (of_another, "another process has been writing")):
+        with database.writing(), pytest.raises(UnreachableError, match=told), next_one.writing():
+            pass
     database.close()
+    of_another.close()
 
 
 def test_a_server_that_is_away_is_told_without_its_password() -> None:

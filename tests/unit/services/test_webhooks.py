@@ -25,7 +25,7 @@ from service import serving
 from waiting import until
 
 from tuneyard import courier, jobs, logins, settings, webhooks
-from tuneyard.courier import Courier, public, send, signature
+from tuneyard.courier import NETWORKS, Courier, public, send, signature
 from tuneyard.database import Database
 from tuneyard.jobs import DriverEnd, Job
 from tuneyard.store import REGISTERED, Entry, Shape, Store, TrialRow
@@ -138,7 +138,8 @@ def test_each_hook_is_owed_what_it_asked_for_and_what_came_after_it(database: Da
 
 def test_the_payload_of_the_docs_is_what_is_sent(database: Database, hooks: Webhooks) -> None:
     store, hook, line = Store(database), make(hooks), make(hooks, form="slack")
-    submit(store, "322eb644")
+    entry = submit(store, "322eb644")
+    store.change(entry, jobs.claimed(entry.job, 1), actor="dispatcher", now_ms=NOW_MS, what="claimed")
     store.put_trials("322eb644", [TrialRow("t007", 7, "t07", "completed", 1, score=0.9375, rung=1)])
     store.note_once("322eb644", "driver", REGISTERED, REGISTERED_AS, NOW_MS)
     hooks.owe(NOW_MS)
@@ -639,9 +640,9 @@ def test_a_test_that_nobody_sends_says_what_to_look_at(
 
 
 def test_networks_are_named_by_a_variable() -> None:
-    assert settings.networks("N", {"N": " 10.0.0.7, 10.1.0.0/16 ,"}) == tuple(
+    assert settings.networks(NETWORKS, {NETWORKS: " 10.0.0.7, 10.1.0.0/16 ,"}) == tuple(
         map(ipaddress.ip_network, ("10.0.0.7/32", "10.1.0.0/16"))
     )
-    assert settings.networks("N", {}) == ()
-    with pytest.raises(InputError, match=r"N: '10\.1' .*; allowed: addresses or networks, as in 10\.0\.0\.7,10\.1"):
-        settings.networks("N", {"N": "10.1"})
+    assert settings.networks(NETWORKS, {}) == ()
+    with pytest.raises(InputError, match=rf"{NETWORKS}: '10\.1' .*; allowed: addresses or networks, as in 10\.0"):
+        settings.networks(NETWORKS, {NETWORKS: "10.1"})
