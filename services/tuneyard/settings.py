@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tuneyard_pipelines import units
 from tuneyard_pipelines.errors import InputError
@@ -53,6 +54,10 @@ VARIABLES: Mapping[str, Variable] = {
         "addresses or networks that [webhooks](webhooks.md) may be sent to besides public ones, parted by commas"
     ),
     "TUNEYARD_LISTEN": Variable("where it serves", "127.0.0.1:8700"),
+    "TUNEYARD_BASE_URL": Variable(
+        "the address at which people reach it, as behind a proxy: `https://HOST` or `https://HOST/PREFIX`",
+        otherwise="that of each request",
+    ),
     "TUNEYARD_DATA_ROOTS": Variable(
         "the folders in which files may lie that a spec names, parted by colons; of the home itself only uploads"
     ),
@@ -154,6 +159,19 @@ def whole(name: str, environment: Mapping[str, str] = os.environ) -> int:
     if not text.isdecimal():
         raise InputError(f"{name}: found {text!r}; allowed: a whole number, 0 or more")
     return int(text)
+
+
+def base_url(name: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The address that a variable holds, without a slash at its end. Raises InputError for what is none."""
+    text = value(name, environment)
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    if text and (not good or parts.username is not None or parts.query or parts.fragment):
+        raise InputError(f"{name}: found {without_passwords(text)!r}; allowed: https://HOST or https://HOST/PREFIX")
+    return text.rstrip("/")
 
 
 def networks(

@@ -22,6 +22,7 @@ def create_app(service: Service) -> FastAPI:
         openapi_url=None,  # `system` gives it, for a token
         docs_url=None,
         redoc_url=None,
+        servers=[{"url": service.base_url}] if service.base_url else None,
         responses={500: {"model": Problem, "description": "A fault of ours."}},
     )
     app.state.service = service

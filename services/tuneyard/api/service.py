@@ -75,7 +75,7 @@ class Slowdown:
 class Service:
     """One home's queue and what belongs to it.
 
-    `roots`: where files may lie that a spec names.
+    `roots`: where files may lie that a spec names. `base_url`: where people reach it, if elsewhere.
     `hub`: whether a spec may name data of the hub. `checks`: a few specs at once are looked at, which may take long, so
     that threads and processor are left for those who only read.
     """
@@ -88,6 +88,7 @@ class Service:
     tracking_uri: str
     uploads: Uploads
     roots: Roots
+    base_url: str = ""
     hub: bool = False
     trusted_header: TrustedHeader | None = None
     slowdown: Slowdown = field(default_factory=Slowdown)
@@ -115,6 +116,7 @@ class Service:
             tracking_uri=settings.tracking_uri(home, None, environment),
             uploads=uploads,
             roots=Roots.configured(home, environment),
+            base_url=settings.base_url("TUNEYARD_BASE_URL", environment),
             hub=settings.whole("TUNEYARD_HUB", environment) > 0,
             trusted_header=_trusted_header(environment),
         )

@@ -133,7 +133,7 @@ async def submit(
         return _listed(service, entry)
 
     listed: Listed = await to_thread.run_sync(queue)
-    response.headers["Location"] = f"/api/v1/sweeps/{listed.sweep_id}"
+    response.headers["Location"] = f"{service.base_url}/api/v1/sweeps/{listed.sweep_id}"
     return listed
 
 

@@ -22,7 +22,7 @@ from tuneyard import jobs
 from tuneyard.accounts import ROLES, Role
 from tuneyard.api import ROUTERS, create_app
 from tuneyard.api.problems import CODES, MEDIA_TYPE
-from tuneyard.api.service import LARGEST_BODY_BYTES, Slowdown
+from tuneyard.api.service import LARGEST_BODY_BYTES, Service, Slowdown
 from tuneyard.client import Client, UnknownError
 from tuneyard.jobs import DriverEnd
 from tuneyard.store import Entry, Limits, TrialRow
@@ -374,6 +374,25 @@ def test_a_trials_log_is_that_of_all_its_attempts_and_grows_into_the_next(served
         "".join(tess.logs(sweep_id, trial="t002"))
     with pytest.raises(InputError, match="trial"):
         "".join(tess.logs(sweep_id, trial="../t001"))
+
+
+def test_behind_a_proxy_answers_name_its_address(tmp_path: Path) -> None:
+    with serving(tmp_path / ".tuneyard", TUNEYARD_BASE_URL="https://gpu.example.org/tuneyard/") as behind:
+        token = behind.token("tess")
+        answer = asked(behind, "POST", "/api/v1/sweeps", token, json={"spec": SPEC})
+        place = f"https://gpu.example.org/tuneyard/api/v1/sweeps/{answer.json()['sweep_id']}"
+        assert answer.headers["Location"] == place
+        document = asked(behind, "GET", "/openapi.json", token).json()
+        assert document["servers"] == [{"url": "https://gpu.example.org/tuneyard"}]
+
+
+@pytest.mark.parametrize(
+    "odd", ["gpu.example.org", "ftp://h", "https://", "https://u:s3cr3t@h", "http://h?a=1", "http://["]
+)
+def test_a_base_url_that_is_no_address_is_refused(tmp_path: Path, odd: str) -> None:
+    with pytest.raises(InputError, match=r"TUNEYARD_BASE_URL: found .*; allowed: https://HOST") as refused:
+        Service.configured({"TUNEYARD_HOME": str(tmp_path / ".tuneyard"), "TUNEYARD_BASE_URL": odd})
+    assert "s3cr3t" not in str(refused.value)
 
 
 def test_a_spec_is_told_as_it_was_accepted(served: Served) -> None:
