@@ -6,7 +6,7 @@ import random
 import pytest
 
 from tuneyard_pipelines import spec
-from tuneyard_pipelines.plan import plan, runnable
+from tuneyard_pipelines.plan import check, plan, runnable
 from tuneyard_pipelines.space import Space
 from tuneyard_pipelines.spec import SpecError, SweepSpec
 
@@ -91,6 +91,30 @@ def test_a_constraint_that_fails_at_a_rare_point_is_a_problem_of_the_plan():
     [problem] = plan(rare).problems
     assert "cannot be computed at training.batch_tokens = 7: division by zero" in problem
     assert Space(rare).broken_rule({"training.batch_tokens": 7}) == "1 / (batch_tokens - 7) < 2"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        (["model.d_model=100", "model.num_heads=3"], "its one point cannot be built"),
+        (["model.num_heads=[3, 5]", "search.trials=2"], "no point is feasible"),
+        (
+            ["training.batch_tokens={int: [1, 1000]}", "search.trials=3", "constraints=[1 / (batch_tokens - 7) < 2]"],
+            "cannot be computed",
+        ),
+        (["training.batch_tokens={int: [1, 1000000000]}", "search.algorithm=grid"], "is more than can be tried"),
+        (["model.d_model=16384", "model.num_layers=8"], "does not fit here"),
+        (["budget.checkpoint_bytes=1MiB", "model.d_model=[1024, 2048]", "search.trials=2"], "holds not one checkpoint"),
+    ],
+)
+def test_a_look_refuses_with_the_words_of_the_whole_plan(overrides: list[str], why: str):
+    read = sweep(*overrides)
+    with pytest.raises(SpecError, match=why) as of_the_plan:
+        runnable(read, file="a.yaml")
+    with pytest.raises(SpecError) as of_the_look:
+        check(read, file="a.yaml")
+    assert str(of_the_look.value) == str(of_the_plan.value)
+    check(S1)
 
 
 def test_a_grid_runs_in_order_with_the_last_key_moving_fastest():
