@@ -6,6 +6,8 @@ from tuneyard_pipelines.control import Finish, Wishes
 from tuneyard_pipelines.journal import SweepState
 from tuneyard_pipelines.spec import Budget
 
+SAVE_S = 15.0
+"""How long trials may take to save a last checkpoint when their driver is told to end."""
 HARD_STOP_S = 120.0
 """A trial that has not come to its end so long after it was told is ended by its watchdog."""
 

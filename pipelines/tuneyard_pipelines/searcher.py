@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -77,6 +78,7 @@ class LegSearcher(Searcher):
         self._broken: Exception | None = None
         self.stopping = False
         self.finishing: Finish | None = None
+        self._telling = threading.Lock()
 
     def __reduce__(self) -> tuple[type[Searcher], tuple[()]]:
         return Searcher, ()
@@ -92,8 +94,13 @@ class LegSearcher(Searcher):
 
     def interrupt(self) -> None:
         """Have the legs that train save where they are, and end."""
-        why = Finish("interrupted", "its driver was told to end", self._now_ms())
-        control.finish(self._journal.folder, self._attempt, why)
+        self.tell(Finish("interrupted", "its driver was told to end", self._now_ms()))
+
+    def tell(self, why: Finish) -> None:
+        """Have the legs that train come to their end, unless they were interrupted: whatever comes then comes later."""
+        with self._telling:
+            if why.interrupts or not self.stopping:
+                control.finish(self._journal.folder, self._attempt, why)
 
     def training(self) -> bool:
         """Whether a leg trains at present; one whose process is only about to begin does not."""

@@ -32,6 +32,7 @@ from ray import tune
 from ray.tune.error import TuneError
 
 from tuneyard_pipelines import architectures, budget, control, data, promotion, tracking
+from tuneyard_pipelines.budget import SAVE_S
 from tuneyard_pipelines.capacity import Shape, fit
 from tuneyard_pipelines.cluster import cluster, nodes, quiet, request
 from tuneyard_pipelines.data import folders
@@ -61,8 +62,6 @@ from tuneyard_pipelines.watchdog import last_words
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
-SAVE_S = 15.0
-"""How long trials may take to save a last checkpoint when the driver is told to end."""
 FULL_BYTES = 1 << 20  # a disk with less is taken for full
 MakeCallbacks = Callable[[Leg], Sequence[Any]]
 
@@ -308,13 +307,12 @@ def _ends_in_time(journal: Journal, header: Header, searcher: LegSearcher) -> It
     """Watch meanwhile for a reason to come to an end; when there is one, searcher and trials are told."""
     over = threading.Event()
     inbox = control.Inbox(journal.folder)
-    attempt = journal.state.attempt
 
     def look() -> bool:
         gpus = header.spec.resources.gpus_per_worker
         why = budget.reason_to_end(header.spec.budget, journal.state, inbox.read(), now_ms(), gpus=gpus)
         if why is not None:
-            control.finish(journal.folder, attempt, why)
+            searcher.tell(why)
             searcher.finishing = why
             searcher.heard = max(searcher.heard, inbox.wishes.heard if inbox.wishes.stopped else 0)
         return why is not None

@@ -115,11 +115,13 @@ class Client:
         began_s = time.monotonic()
         while True:
             try:
-                return self._ask("POST", "/sweeps", Listed, body, headers=headers)
+                answer = self._send("POST", "/sweeps", body, headers=headers)
+                break
             except UnreachableError:
                 if time.monotonic() - began_s >= RESTART_S:
                     raise
                 time.sleep(RETRY_S)
+        return self._read(answer, Listed)
 
     def upload(self, path: Path) -> Upload:
         """Have the service keep a file, whose `path` is then where its cluster finds it; one that it has is not sent.

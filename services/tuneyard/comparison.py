@@ -8,10 +8,10 @@ from typing import Any
 
 from tuneyard.progress import clock
 from tuneyard.sweeps import View, cell
-from tuneyard_pipelines.spec import SweepSpec
+from tuneyard_pipelines import spec_yaml
 
 NONE = "-"
-UNCOMPARED = ("name", "description", "tags", "register")  # say nothing of how models came about
+UNCOMPARED = {"name", "description", "tags", "register"}  # say nothing of how models came about
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,17 @@ class Comparison:
     warning: str
 
 
-def compare(one: View, other: View, specs: tuple[SweepSpec, SweepSpec]) -> Comparison:
-    """Each view has all its trials; the first spec is that of `one`."""
-    flat = [_flat(spec.model_dump(mode="json", by_alias=True, exclude=set(UNCOMPARED))) for spec in specs]
+def compare(one: View, other: View, specs: tuple[str, str]) -> Comparison:
+    """Each view has all its trials; the first spec is that of `one`.
+
+    Specs are compared as they were accepted, with all their keys, whatever would be made of them today.
+    """
+    first, second = ({**spec_yaml.read(text, "spec.yaml").data} for text in specs)
+    flat = [_flat({key: said for key, said in spec.items() if key not in UNCOMPARED}) for spec in (first, second)]
     return Comparison(
         results=tuple(_lines(_results(one), _results(other))),
         spec=tuple(line for line in _lines(*flat) if line.differs),
-        warning=_warning(one, other, specs),
+        warning=_warning(one, other, first, second),
     )
 
 
@@ -81,11 +85,9 @@ def _shown(value: Any) -> str:
     return NONE if value is None else str(value)
 
 
-def _warning(one: View, other: View, specs: tuple[SweepSpec, SweepSpec]) -> str:
+def _warning(one: View, other: View, first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
     """Of data that is named alike, only the sweeps' folders know whether it was the same."""
     if one.metric != other.metric:
         return f"one was chosen by {one.metric}, the other by {other.metric}"
-    first, second = (spec.data.model_dump(mode="json", exclude={"tokenizer"}) for spec in specs)
-    if first != second or specs[0].seed != specs[1].seed:
-        return "their data or its split differ: their scores are of different texts"
-    return ""
+    texts = [{**spec["data"], "tokenizer": None, "seed": spec["seed"]} for spec in (first, second)]
+    return "" if texts[0] == texts[1] else "their data or its split differ: their scores are of different texts"

@@ -79,13 +79,14 @@ class Courier:
                 self._busy[hook_id] = pool.submit(self._bring, hook_id, over)
 
     def _bring(self, hook_id: str, over: threading.Event) -> None:
-        """All that is due to one hook, one after the other."""
+        """All that is due to one hook, one after the other, up to what is not taken: other hooks wait for the place."""
         try:
             while not over.is_set() and (due := self._webhooks.next_due(hook_id, self._now_ms())) is not None:
                 answer = send(due, self._networks, now_ms=self._now_ms(), tls=self._tls)
                 self._webhooks.tried(due.delivery_id, answer, now_ms=self._now_ms(), chance=self._chance())
                 if answer.error:
                     log.warning("webhook %s: %s: %s", hook_id, due.delivery_id, answer.error)
+                    return
         except TuneyardError as error:  # the next pass begins where this one broke off
             log.warning("webhook %s: %s", hook_id, error)
         except Exception:
@@ -93,7 +94,7 @@ class Courier:
 
 
 def send(due: Due, networks: Sequence[Network], *, now_ms: int, tls: ssl.SSLContext) -> Answer:
-    """One try. Whatever a receiver does, it is over in about `TRY_S`."""
+    """One try. Whatever a receiver does, it is over in about `TRY_S`; a silent name server takes longer."""
     timestamp = str(now_ms // 1000)
     headers = {
         "Content-Type": "application/json",

@@ -295,12 +295,16 @@ def listed(store: Store, entries: Sequence[Entry]) -> list[Listed]:
 
 @dataclass(frozen=True)
 class Terms:
-    """What the queue goes by in a spec that it has accepted: `trials` None for every point, `most_trials` for any."""
+    """What the queue goes by in a spec that it has accepted: `trials` None for every point, `most_trials` for any.
+
+    `project`: its tag of that name, or none.
+    """
 
     metric: str
     mode: Mode
     trials: int | None
     most_trials: int | None
+    project: str | None
 
 
 @lru_cache(maxsize=1000)
@@ -313,7 +317,9 @@ def terms(text: str) -> Terms:
     task, search = TASKS.get(said.get("task", "")), said.get("search", {})
     metric = search.get("metric") or (task.metrics[0] if task else "")
     mode = METRICS[metric].mode if metric in METRICS else "max"
-    return Terms(metric, mode, search.get("trials"), search.get("max_concurrent_trials"))
+    project = said.get("tags", {}).get("project")
+    named = None if project is None else str(project)
+    return Terms(metric, mode, search.get("trials"), search.get("max_concurrent_trials"), named)
 
 
 def queued_view(store: Store, entry: Entry, home: Path, *, leaderboard: int | None = None) -> View:

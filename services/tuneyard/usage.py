@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, get_args
 
-import yaml
-
 from tuneyard.store import Store, SweepUse
+from tuneyard.sweeps import terms
 
 By = Literal["user", "project"]
 WAYS: tuple[By, ...] = get_args(By)
-TAG = "project"
 HOUR_MS = 3_600_000
 
 
@@ -47,19 +44,10 @@ def usage(store: Store, by: By, *, since_ms: int, now_ms: int) -> Usage:
     """Of all sweeps of the queue that ran since then. A sweep's project is its tag `project`, else its name."""
     groups: dict[str, list[SweepUse]] = {}
     for use in store.used(since_ms, now_ms):
-        groups.setdefault(use.owner if by == "user" else project(use.name, use.spec_text), []).append(use)
+        groups.setdefault(use.owner if by == "user" else terms(use.spec_text).project or use.name, []).append(use)
     rows = (_used(name, uses) for name, uses in groups.items())
     order = sorted(rows, key=lambda row: (-row.gpu_hours, -row.trial_hours, row.name))
     return Usage(by, since_ms, now_ms, tuple(order))
-
-
-@lru_cache(maxsize=10_000)
-def project(name: str, spec_text: str) -> str:
-    """What a sweep of this name belongs to."""
-    if TAG not in spec_text:
-        return name
-    tags = yaml.load(spec_text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)).get("tags") or {}
-    return str(tags.get(TAG, name))
 
 
 def _used(name: str, uses: Sequence[SweepUse]) -> Used:

@@ -210,7 +210,8 @@ class Webhooks:
             if known is None or known >= upto:
                 return
             tells = sa.or_(EVENTS.c.after.in_(sorted(ENDED)), EVENTS.c.what == REGISTERED)
-            query = sa.select(EVENTS).where(EVENTS.c.id > known, tells).order_by(EVENTS.c.id).limit(_MOST_AT_ONCE)
+            since = sa.and_(EVENTS.c.id > known, EVENTS.c.id <= upto)  # what comes meanwhile is the next pass's
+            query = sa.select(EVENTS).where(since, tells).order_by(EVENTS.c.id).limit(_MOST_AT_ONCE)
             events = [Event(**row) for row in connection.execute(query).mappings()]
         if len(events) == _MOST_AT_ONCE:
             upto = events[-1].id

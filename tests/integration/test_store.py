@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from postgres import Postgres
 
-from tuneyard import jobs
+from tuneyard import jobs, webhooks
 from tuneyard.database import VERSION_TABLE, Database
 from tuneyard.jobs import Job
 from tuneyard.store import (
@@ -730,6 +731,31 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_ours_to_write_is_named() -> None:
     with pytest.raises(InputError, match=r"cannot be used \(.*\); free space, change its owner"):
         Store.open("sqlite:////proc/queue.db").migrate()  # where not even root may make a file
+
+
+def test_what_happens_while_it_is_looked_what_is_owed_is_owed_once(
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = Webhooks(Database(url))
+    hook, _ = hooks.create("https://hooks.test/x", (), "json", created_by="root", now_ms=1)
+    newest, left = webhooks._newest, ["b"]
+
+    def ends(sweep_id: str) -> None:
+        accepted = store.submit(entry(sweep_id), "ada", 2)
+        store.change(accepted, jobs.stopped(accepted.job, "user_cancel", 5), actor="ada", now_ms=5, what="cancelled")
+
+    def another_ends_meanwhile(connection: sa.Connection) -> int:
+        found = newest(connection)
+        while left:
+            ends(left.pop())
+        return found
+
+    ends("a")
+    monkeypatch.setattr(webhooks, "_newest", another_ends_meanwhile)
+    hooks.owe(6)
+    hooks.owe(7)
+    told = [json.loads(one.body)["data"]["sweep_id"] for one in hooks.deliveries(hook.hook_id)]
+    assert sorted(told) == ["a", "b"]
 
 
 def test_a_writer_that_does_not_end_is_told_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

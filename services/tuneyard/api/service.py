@@ -193,13 +193,12 @@ async def _who_asks(request: Request, service: Service) -> Person:
 def _limited(request: Request) -> Receive:
     """What comes of the request's body. It raises an HTTPException, which FastAPI lets through, for too much of it."""
     said = request.headers.get("Content-Length", "")
-    received_bytes = int(said) if said.isdecimal() else 0
+    said_bytes = int(said) if said.isdecimal() else 0
+    received_bytes = 0
 
     async def receive() -> Message:
         nonlocal received_bytes
-        if said:
-            _check_size(received_bytes)
-            return await request.receive()
+        _check_size(said_bytes)
         message = await request.receive()
         received_bytes += len(message.get("body", b""))
         _check_size(received_bytes)

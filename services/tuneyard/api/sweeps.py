@@ -78,7 +78,8 @@ class Submission(SpecText):
 
     def accepted(self, service: Service) -> SweepSpec:
         """Raises as `read`, and SpecError for a spec of which no trial could run."""
-        accept = _accepted if len(self.spec) <= REMEMBERED_CHARACTERS else _accepted.__wrapped__
+        characters = sum(map(len, (self.spec, *self.overrides)))
+        accept = _accepted if characters <= REMEMBERED_CHARACTERS else _accepted.__wrapped__
         spec = accept(self.spec, tuple(self.overrides))
         _allowed(spec, service)
         return spec

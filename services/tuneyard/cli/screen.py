@@ -22,6 +22,7 @@ from tuneyard.cli.output import table
 from tuneyard.progress import REFRESH_S, Watch, clock
 from tuneyard.sweeps import View
 from tuneyard_pipelines import standing
+from tuneyard_pipelines.budget import SAVE_S
 from tuneyard_pipelines.errors import UnreachableError
 from tuneyard_pipelines.journal import (
     AttemptStarted,
@@ -74,13 +75,15 @@ def watching(doing: str) -> Iterator[Callable[[SweepFolder], None]]:
             thread.join()
 
 
-def follow(look: Callable[[], View]) -> View:
+def follow(look: Callable[[int], View], most_trials: int) -> View:
     """Shows a sweep anew until it has ended, and how it ended: a live table, or a line for each change of its state.
 
-    A service that does not answer is waited for. Returns the last look.
+    `look` gives it with so many of its trials, at the end `most_trials`. A service that does not answer is waited for.
+    Returns the last look.
     """
     console = Console(highlight=False)
-    view, said = look(), ""
+    shown = console.height if console.is_terminal else 1
+    view, said = look(shown), ""
     live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
     with live if console.is_terminal else contextlib.nullcontext():
         while not view.ended:
@@ -92,7 +95,9 @@ def follow(look: Callable[[], View]) -> View:
             said = now
             time.sleep(WATCH_S)
             with contextlib.suppress(UnreachableError):  # the sweep goes on without us, and so we wait
-                view = look()
+                view = look(shown)
+    with contextlib.suppress(UnreachableError):
+        view = look(most_trials)
     if view.leaderboard:
         table(*view.leaderboard_table())
         print()
@@ -173,7 +178,8 @@ def _standing(view: View, summary: str, height: int) -> Group:
     shown = rows[: max(1, height - 4)]
     for row in shown:
         grid.add_row(*(Text(text) for text in row))
-    more = [Text(f"... and {len(rows) - len(shown)} more", style="dim")] if len(shown) < len(rows) else []
+    hidden = sum(view.trial_states.values()) - len(shown)
+    more = [Text(f"... and {hidden} more", style="dim")] if hidden else []
     return Group(_line(f"{view.sweep_id} ({view.name})   {summary}", "dim"), *([grid] if rows else []), *more)
 
 
@@ -222,7 +228,7 @@ def _signals_answered() -> Iterator[None]:
         while heard := os.read(reads, 1):
             if heard[0] in (signal.SIGINT, signal.SIGTERM) and not said:
                 said = True
-                _say("stopping ...")
+                _say(f"stopping ... trials save where they are, in {SAVE_S:.0f} s at most; again, and they do not")
         os.close(reads)
 
     thread = threading.Thread(target=answer, name="signals", daemon=True)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tuneyard.sweeps import Listed, View
     from tuneyard_pipelines.control import Request
     from tuneyard_pipelines.journal import SweepFolder
-    from tuneyard_pipelines.spec import SweepSpec
 
 app = typer.Typer(help="Plan, train and look at sweeps.", no_args_is_help=True, rich_markup_mode=None)
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="A sweep's YAML file.")]
@@ -155,7 +154,7 @@ def watch(sweep_id: Id) -> None:
     """A sweep as it goes on, until it has ended; exit 1 unless it succeeded. Ctrl-C leaves it running."""
     from tuneyard.cli.screen import follow
 
-    view = follow(lambda: _view(sweep_id, trials=MOST_TRIALS))
+    view = follow(lambda trials: _view(sweep_id, trials=trials), MOST_TRIALS)
     if view.state not in SUCCEEDED:
         raise TuneyardError(f"sweep {view.sweep_id} {view.state}: {view.message or 'see tuneyard sweep logs'}")
 
@@ -167,7 +166,7 @@ def compare(sweep_id: Id, other_id: Id, as_json: Json = False) -> None:
 
     ids = (sweep_id, other_id)
     one, other = (_view(each, trials=MOST_TRIALS) for each in ids)
-    found = compare(one, other, (_spec(one), _spec(other)))
+    found = compare(one, other, (_spec_text(one), _spec_text(other)))
     if as_json:
         print(json.dumps(asdict(found)))
         return
@@ -361,13 +360,11 @@ def _view(sweep_id: str, *, trials: int) -> View:
     return sweeps.look(_find(sweep_id))
 
 
-def _spec(view: View) -> SweepSpec:
-    """What the sweep was asked to do."""
-    from tuneyard_pipelines.spec import parse
-
+def _spec_text(view: View) -> str:
+    """What the sweep was asked to do, every key of it, as YAML."""
     if view.where == "queued" and (client := find_client()) is not None:
-        return parse(client.spec(view.sweep_id), file=view.sweep_id)
-    return _find(view.sweep_id).header().spec
+        return client.spec(view.sweep_id)
+    return _find(view.sweep_id).header().spec.text()
 
 
 def _in_queue(sweep_id: str) -> tuple[Client, View]:

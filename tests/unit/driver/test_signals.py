@@ -97,10 +97,12 @@ def test_r1_between_legs_a_signal_raises(number: int, heard: list[int]) -> None:
 
 
 def test_before_tune_listens_its_signal_is_harmless() -> None:
-    searcher: Any = Searching(looks=1_000_000)
+    searcher: Any = Searching()
     with _Signals() as signals:
         signals.searcher = searcher
         signal.raise_signal(signal.SIGTERM)
+        assert signals._saving is not None
+        signals._saving.join()  # its signal was sent
     assert searcher.stopping
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -658,6 +660,21 @@ def test_a_request_that_is_too_large_is_refused_before_it_is_read_whole(served: 
             query = {"name": "a", "offset": 0, "total_bytes": 1}
             answer = asked(served, method, path, served.token("ann"), params=query, content=content)
             assert (answer.status_code, problem(answer)["code"]) == (413, "too_large")
+
+
+def test_a_length_that_is_said_beside_pieces_does_not_hide_how_much_they_are(served: Served) -> None:
+    host, port = served.url.removeprefix("http://").split(":")
+    head = f"POST /api/v1/sweeps HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.token('ann')}\r\n"
+    head += "Content-Type: application/json\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    piece = b"100000\r\n" + b"x" * (1 << 20) + b"\r\n"
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(head.encode())
+        with contextlib.suppress(OSError):  # it may hang up before it has all
+            for _ in range(17):
+                connection.sendall(piece)
+            connection.sendall(b"0\r\n\r\n")
+        answer = connection.makefile("rb").readline()
+    assert answer.split()[1] in (b"400", b"413")
 
 
 def test_a_spec_that_cannot_run_is_refused_however_often_it_comes(served: Served, ann: Client) -> None:

@@ -221,12 +221,12 @@ def test_r11_the_first_signal_is_answered_whoever_hears_it(
         with watching("going on ..."):
             signal.raise_signal(signal.SIGCHLD)
             signal.raise_signal(number)
-            while "stopping ..." not in said:
+            while not said or not said[-1].startswith("stopping ..."):
                 pass
             signal.raise_signal(number)
     finally:
         signal.signal(number, before)
-    assert said == ["going on ...", "stopping ..."]
+    assert said == ["going on ...", "stopping ... trials save where they are, in 15 s at most; again, and they do not"]
     assert capfd.readouterr() == ("", "")
     assert signal.set_wakeup_fd(-1) == -1
 
@@ -362,14 +362,17 @@ def test_a_sweep_is_followed_through_its_states_and_through_a_service_that_is_aw
     waits = replace(view, state="queued", queue={"waits_for": "needs 4 GPUs"})
     going_on = replace(view, state="running", trial_states={"running": 2})
     ended = replace(view, state="cancelled", trial_states={"cancelled": 2})
-    looks: Iterator[sweeps.View | None] = iter([waits, waits, None, going_on, None, going_on, ended])
+    looks: Iterator[sweeps.View | None] = iter([waits, waits, None, going_on, None, going_on, ended, ended])
+    asked: list[int] = []
 
-    def look() -> sweeps.View:
+    def look(trials: int) -> sweeps.View:
+        asked.append(trials)
         if (found := next(looks)) is None:
             raise UnreachableError("the service is away")
         return found
 
-    assert screen.follow(look) == ended
+    assert screen.follow(look, 99) == ended
+    assert asked == [1] * 7 + [99]
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["queued: needs 4 GPUs", "running   2 running"]
     assert said[2].split(maxsplit=1) == ["sweep", "5eed0001 (dates), cancelled"]
