@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import ipaddress
 import logging
+import math
 import random
 import socket
 import ssl
@@ -33,6 +34,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 PASS_S = 1.0
 TRY_S, CONNECT_S = 10.0, 3.0  # for a whole try, and for one of the addresses that a name has
 AT_ONCE = 8  # hooks
+BROKEN_S = 60.0  # until a hook is taken up again after what came of a try could not be written down
 ANSWER_BYTES = 500  # that are read of what a receiver says is wrong
 NETWORKS = "TUNEYARD_WEBHOOK_NETWORKS"
 # Public by what Python knows of their numbers, and yet a cloud's word to its own machines: Azure's, Oracle's.
@@ -56,6 +58,7 @@ class Courier:
         self._now_ms, self._chance = now_ms, chance
         self._tls = httpx2.create_ssl_context()
         self._busy: dict[str, Future[None]] = {}
+        self._broken_s: dict[str, float] = {}  # when what came of a try could not be written down, by hook
 
     def work(self, over: threading.Event) -> None:
         """Bring what is owed until `over`; then what is under way is brought to its end, which is bounded in time."""
@@ -75,7 +78,8 @@ class Courier:
         self._webhooks.owe(self._now_ms())
         self._busy = {hook_id: bringing for hook_id, bringing in self._busy.items() if not bringing.done()}
         for hook_id in self._webhooks.due(self._now_ms()):
-            if hook_id not in self._busy:
+            broken_s = self._broken_s.get(hook_id, -math.inf)
+            if hook_id not in self._busy and time.monotonic() - broken_s >= BROKEN_S:
                 self._busy[hook_id] = pool.submit(self._bring, hook_id, over)
 
     def _bring(self, hook_id: str, over: threading.Event) -> None:
@@ -85,12 +89,15 @@ class Courier:
                 answer = send(due, self._networks, now_ms=self._now_ms(), tls=self._tls)
                 self._webhooks.tried(due.delivery_id, answer, now_ms=self._now_ms(), chance=self._chance())
                 if answer.error:
-                    log.warning("webhook %s: %s: %s", hook_id, due.delivery_id, answer.error)
+                    said = "no answer" if answer.status is None else f"answers {answer.status}"
+                    log.warning("webhook %s: %s: %s", hook_id, due.delivery_id, said)
                     return
-        except TuneyardError as error:  # the next pass begins where this one broke off
+        except TuneyardError as error:  # a later pass begins where this one broke off
             log.warning("webhook %s: %s", hook_id, error)
+            self._broken_s[hook_id] = time.monotonic()
         except Exception:
             log.exception("webhook %s", hook_id)
+            self._broken_s[hook_id] = time.monotonic()
 
 
 def send(due: Due, networks: Sequence[Network], *, now_ms: int, tls: ssl.SSLContext) -> Answer:
@@ -181,5 +188,6 @@ async def _wrong(answer: httpx2.Response) -> str:
         said += piece
         if len(said) >= ANSWER_BYTES:
             break
-    text = " ".join(said[:ANSWER_BYTES].decode(errors="replace").split())
+    letters = said[:ANSWER_BYTES].decode(errors="replace")
+    text = " ".join("".join(one if one.isprintable() else " " for one in letters).split())
     return f"answers {answer.status_code}{f': {text}' if text else ''}"

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
@@ -95,7 +96,8 @@ class Dispatcher:
         self._silence: UnreachableError | None = None  # what Ray's last silence was
         self._silent_since_s = 0.0
         self._never_since_s: dict[str, float] = {}  # since when no node could hold a trial of a sweep that waits
-        self._not_before_s: dict[str, float] = {}  # when a sweep whose driver was lost may start again
+        # When a sweep whose driver was lost may start again: by the own clock, and as it is said.
+        self._not_before: dict[str, tuple[float, str]] = {}
         self._legs: dict[str, int] = {}  # how many legs there were when an attempt was claimed
         self._first_s: dict[tuple[str, str], float] = {}  # when something was first seen of an attempt, or done to it
 
@@ -331,16 +333,18 @@ class Dispatcher:
 
     def _not_yet(self, entry: Entry) -> str:
         """Why its turn does not count yet."""
-        left_s = self._not_before_s.get(entry.job.sweep_id, 0.0) - self._clock_s()
-        if entry.job.losses and left_s > 0:
-            return f"starts again in {left_s:.0f} s, since its last driver was lost"
+        not_before_s, at = self._not_before.get(entry.job.sweep_id, (0.0, ""))
+        if entry.job.losses and not_before_s > self._clock_s():
+            return f"starts again at {at}, since its last driver was lost"
         if entry.job.attempt and not lease.free(self._folder(entry).path):
             return "the driver of its last attempt is still there"
         return ""
 
     def _wait_a_while(self, job: Job, losses: int) -> None:
         """What goes wrong at once must not use up its tries at once."""
-        self._not_before_s[job.sweep_id] = self._clock_s() + min(FIRST_WAIT_S * 2 ** max(0, losses - 1), LONGEST_WAIT_S)
+        wait_s = min(FIRST_WAIT_S * 2 ** max(0, losses - 1), LONGEST_WAIT_S)
+        at = datetime.fromtimestamp(self._now_ms() / 1000 + wait_s, UTC).strftime("%H:%M:%SZ")
+        self._not_before[job.sweep_id] = (self._clock_s() + wait_s, at)
 
     def _lasts(self, job: Job, what: str, long_s: float) -> bool:
         """Whether something that is seen of this attempt in this pass was first seen so long ago."""

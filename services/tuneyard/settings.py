@@ -19,6 +19,8 @@ QUEUE = "queue.db"
 TRACKING = "tracking_uri"  # a file that only its owner reads: a URI may hold a password
 _PASSWORD = re.compile(r"(?<=://)([^\s:/@]*):\S*@")
 _OURS = "TUNEYARD_"
+# What Kubernetes tells every container of a Service that is called tuneyard or tuneyard-api.
+_OF_KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$")
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def value(name: str, environment: Mapping[str, str] = os.environ) -> str:
 def check_names(environment: Mapping[str, str]) -> None:
     """Raises InputError for a variable of ours that there is not: unheard, a slip in one that closes leaves open."""
     for name in sorted(environment):
-        if name.startswith(_OURS) and name not in VARIABLES:
+        if name.startswith(_OURS) and name not in VARIABLES and _OF_KUBERNETES.search(name) is None:
             known = [one.removeprefix(_OURS) for one, variable in VARIABLES.items() if not variable.inner]
             near = difflib.get_close_matches(name.removeprefix(_OURS), known, n=1)
             meant = f"did you mean {_OURS}{near[0]}? Correct" if near else "correct"

@@ -209,6 +209,12 @@ class Store:
             happened(connection, sweep_id, actor, "submitted", now_ms, after=entry.job.state)
         return entry
 
+    def submitted_as(self, owner: str, key: str) -> Entry | None:
+        """What this owner submitted under a key."""
+        with self._database.reading() as connection:
+            row = connection.execute(_BY_KEY, {"of": owner, "key": key}).mappings().one_or_none()
+        return None if row is None else _entry(row)
+
     def get(self, sweep_id: str) -> Entry:
         """Raises InputError for one that is not there."""
         with self._database.reading() as connection:

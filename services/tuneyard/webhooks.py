@@ -271,8 +271,9 @@ class Webhooks:
             if answer.status == 410:
                 _end(connection, row["hook_id"], "its receiver says that it is gone (410)", now_ms)
             elif spent and not taken and row["event"] != TEST and not _takes(connection, row):
-                why = f"nothing was taken in {number} tries; the last: {answer.error}"
-                _end(connection, row["hook_id"], why, now_ms)
+                hook_id = row["hook_id"]  # what the receiver says may hold its URL, and stands with the tries only
+                why = f"nothing was taken in {number} tries; see them with: tuneyard webhook deliveries {hook_id}"
+                _end(connection, hook_id, why, now_ms)
 
     def _sweep(self, event: Event) -> Listed | None:
         """None where nothing more can be said of it than what the event does."""
@@ -329,13 +330,13 @@ def _checked(url: str) -> str:
     try:
         parsed = httpx2.URL(url)
     except (httpx2.InvalidURL, ValueError) as cause:
-        raise InputError(f"url: {cause}; give an address such as https://hooks.example.org/tuneyard") from cause
+        raise InputError("url: no address; give one such as https://hooks.example.org/tuneyard") from cause
     if len(url) > _LONGEST_URL or parsed.scheme not in ("http", "https") or not parsed.host:
         raise InputError(
             f"url: not an http or https address of at most {_LONGEST_URL} characters; give one such as "
             "https://hooks.example.org/tuneyard"
         )
-    if not 0 < (parsed.port or 80) < 1 << 16:
+    if parsed.port is not None and not 0 < parsed.port < 1 << 16:
         raise InputError(f"url: found port {parsed.port}; allowed: 1 to 65535")
     if parsed.userinfo or parsed.fragment:
         raise InputError("url: holds a user, a password or a fragment, which are not sent; leave them out")

@@ -76,12 +76,16 @@ class Submission(SpecText):
 
     priority: int = Field(50, ge=0, le=100, description="The higher, the sooner; then the older first.")
 
-    def accepted(self, service: Service) -> SweepSpec:
-        """Raises as `read`, and SpecError for a spec of which no trial could run."""
+    def accepted(self, service: Service, before: Entry | None) -> SweepSpec:
+        """Raises as `read`, and SpecError for a spec of which no trial could run.
+
+        `before`: what was queued under the same key; the same spec is not asked again whether its data is there.
+        """
         characters = sum(map(len, (self.spec, *self.overrides)))
         accept = _accepted if characters <= REMEMBERED_CHARACTERS else _accepted.__wrapped__
         spec = accept(self.spec, tuple(self.overrides))
-        _allowed(spec, service)
+        if before is None or before.spec_text != spec.text():
+            _allowed(spec, service)
         return spec
 
 
@@ -127,7 +131,10 @@ async def submit(
     ] = None,
 ) -> Listed:
     """Put a sweep into the queue."""
-    spec = await to_thread.run_sync(asked.accepted, service, limiter=service.checks)
+    before = None
+    if idempotency_key is not None:
+        before = await to_thread.run_sync(service.store.submitted_as, person.name, idempotency_key)
+    spec = await to_thread.run_sync(asked.accepted, service, before, limiter=service.checks)
 
     def queue() -> Listed:
         entry = service.queue(person).submit(spec, priority=asked.priority, key=idempotency_key)

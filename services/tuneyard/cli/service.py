@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tuneyard_pipelines.spec import SweepSpec
 
 
+COMPLETION_S = 2.0  # that a shell waits for a service
 MOST_COMPLETED = 100  # of the service's sweeps, the newest ones
 
 
@@ -90,13 +92,18 @@ def for_the_service(spec: SweepSpec, client: Client) -> SweepSpec:
 def ids(incomplete: str) -> list[tuple[str, str]]:
     """For a shell that completes a sweep's id: those that begin so, each with its sweep's name. Never raises."""
     found: dict[str, str] = {}
-    with contextlib.suppress(Exception):  # whatever is wrong, the command itself says
-        for folder in local_folders():
-            found[folder.sweep_id] = folder.header().spec.name
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):  # whatever is wrong, the command itself says
+            if (client := find_client()) is not None:
+                found.update({one.sweep_id: one.name for one in client.page(limit=MOST_COMPLETED).sweeps})
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
     with contextlib.suppress(Exception):
-        if (client := find_client()) is not None:
-            found |= {one.sweep_id: one.name for one in client.page(limit=MOST_COMPLETED).sweeps}
-    return [(sweep_id, name) for sweep_id, name in found.items() if sweep_id.startswith(incomplete)]
+        found.update({folder.sweep_id: folder.header().spec.name for folder in local_folders()})
+    asking.join(COMPLETION_S)
+    return [(sweep_id, name) for sweep_id, name in dict(found).items() if sweep_id.startswith(incomplete)]
 
 
 def local(sweep_id: str) -> SweepFolder:

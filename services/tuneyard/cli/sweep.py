@@ -152,9 +152,15 @@ def logs(
 @app.command()
 def watch(sweep_id: Id) -> None:
     """A sweep as it goes on, until it has ended; exit 1 unless it succeeded. Ctrl-C leaves it running."""
+    from tuneyard import sweeps
     from tuneyard.cli.screen import follow
 
-    view = follow(lambda trials: _view(sweep_id, trials=trials), MOST_TRIALS)
+    if found := queued(sweep_id):
+        client, there = found
+        view = follow(lambda trials: client.sweep(there.sweep_id, trials=trials), MOST_TRIALS)
+    else:
+        folder = _find(sweep_id)
+        view = follow(lambda trials: sweeps.look(folder), MOST_TRIALS)
     if view.state not in SUCCEEDED:
         raise TuneyardError(f"sweep {view.sweep_id} {view.state}: {view.message or 'see tuneyard sweep logs'}")
 

@@ -116,3 +116,11 @@ def test_what_is_set_to_nothing_has_its_default() -> None:
     assert settings.value("TUNEYARD_DRIVER", {"TUNEYARD_DRIVER": ""}) == "tuneyard"
     assert settings.whole("TUNEYARD_MAX_DRIVERS", {}) == 8
     assert settings.whole("TUNEYARD_MAX_DRIVERS", {"TUNEYARD_MAX_DRIVERS": "0"}) == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8700_TCP", "PORT_8700_TCP_ADDR", "API_PORT"],
+)
+def test_what_kubernetes_tells_of_a_service_of_our_name_is_no_slip(name: str) -> None:
+    settings.check_names({f"TUNEYARD_{name}": "tcp://10.0.0.1:8700"})

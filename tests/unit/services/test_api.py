@@ -378,6 +378,22 @@ def test_a_trials_log_is_that_of_all_its_attempts_and_grows_into_the_next(served
         "".join(tess.logs(sweep_id, trial="../t001"))
 
 
+def test_q2_a_submit_that_is_sent_again_is_the_same_one_though_its_data_has_gone(tmp_path: Path) -> None:
+    data = tmp_path / "data" / "pairs.tsv"
+    data.parent.mkdir()
+    data.write_text("a\tb\n" * 9)
+    spec = SPEC.replace("{source: builtin/dates, examples: 200}", f"{{source: {data}}}")
+    with serving(tmp_path / ".tuneyard", TUNEYARD_DATA_ROOTS=str(data.parent)) as served:
+        tess = served.client("tess")
+        first = tess.submit(spec, key="k")
+        data.unlink()
+        assert tess.submit(spec, key="k").sweep_id == first.sweep_id
+        with pytest.raises(InputError, match="there is no file"):
+            tess.submit(spec, key="another")
+        with pytest.raises(InputError, match="there is no file"):
+            tess.submit(spec.replace("seed: 3", "seed: 4"), key="k")
+
+
 def test_behind_a_proxy_answers_name_its_address(tmp_path: Path) -> None:
     with serving(tmp_path / ".tuneyard", TUNEYARD_BASE_URL="https://gpu.example.org/tuneyard/") as behind:
         token = behind.token("tess")

@@ -177,7 +177,7 @@ def test_a_driver_that_is_lost_again_and_again_is_given_up(make: Callable[..., T
     sweep_id = team.submit(**ONE)
     for attempt, wait_s in ((1, 0), (2, FIRST_WAIT_S), (3, 2 * FIRST_WAIT_S)):
         if wait_s:
-            assert team.entry(sweep_id).waits_for.startswith("starts again in")
+            assert team.entry(sweep_id).waits_for.startswith("starts again at")
         team.pause_s(wait_s)
         assert team.entry(sweep_id).job.attempt == attempt
         team.end(sweep_id, None)
