@@ -65,22 +65,20 @@ def test_r10_tune_ends_once_the_legs_that_train_have_saved(heard: list[int], mon
     assert heard == [-1], "not before the last look saw none"
 
 
-def test_r10_what_does_not_save_in_time_is_not_waited_for(heard: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuneyard_pipelines.sweep.SAVE_S", 0.0)
-    searcher: Any = Searching(looks=1_000_000)
-    with _Signals() as signals:
-        signals.searcher = searcher
-        signal.signal(signal.SIGUSR1, lambda got, frame: heard.append(got))
-        signal.raise_signal(signal.SIGTERM)
-        until(lambda: heard)
+class Full(Searching):
+    """On a disk that does not take the word to its legs."""
+
+    def interrupt(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_r10_a_disk_that_takes_no_word_ends_it_at_once(heard: list[int]) -> None:
-    class Full(Searching):
-        def interrupt(self) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    searcher: Any = Full(looks=1_000_000)
+@pytest.mark.parametrize(
+    ("searcher", "save_s"), [(Searching(looks=1_000_000), 0.0), (Full(looks=1_000_000), 600.0)], ids=["late", "full"]
+)
+def test_r10_legs_that_save_too_late_or_hear_nothing_are_not_waited_for(
+    searcher: Any, save_s: float, heard: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuneyard_pipelines.sweep.SAVE_S", save_s)
     with _Signals() as signals:
         signals.searcher = searcher
         signal.signal(signal.SIGUSR1, lambda got, frame: heard.append(got))

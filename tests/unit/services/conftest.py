@@ -1,17 +1,21 @@
-"""What the tests of the service share: the command line in this process, and sweeps that no driver runs."""
+"""What the tests of the service share: the command line in this process, sweeps that no driver runs, an empty queue."""
 
 from __future__ import annotations
 
 import io
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from driven_sweep import DrivenSweep, driven_sweep
+from receiver import Receiver, receiving
 
 from tuneyard.cli import main
+from tuneyard.database import Database
+from tuneyard.webhooks import Webhooks
 
 
 @dataclass(frozen=True)
@@ -54,3 +58,33 @@ def make_sweep(tmp_path: Path) -> Callable[..., DrivenSweep]:
         return sweep
 
     return make
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database to copy."""
+    path = tmp_path_factory.mktemp("migrated") / "queue.db"
+    made = Database(f"sqlite:///{path}")
+    made.migrate()
+    made.close()
+    return path
+
+
+@pytest.fixture
+def database(migrated: Path, tmp_path: Path) -> Iterator[Database]:
+    """Of an empty queue, in SQLite."""
+    shutil.copy(migrated, tmp_path)
+    made = Database(f"sqlite:///{tmp_path / 'queue.db'}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hooks(database: Database) -> Webhooks:
+    return Webhooks(database)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as made:
+        yield made

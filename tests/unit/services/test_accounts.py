@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,6 @@ from tuneyard.store import Store
 from tuneyard_pipelines.errors import InputError
 
 NOW_MS = 1_800_000_000_000
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    made = Database(f"sqlite:///{tmp_path / 'queue.db'}")
-    made.migrate()
-    yield made
-    made.close()
 
 
 @pytest.fixture

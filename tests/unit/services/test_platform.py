@@ -40,14 +40,6 @@ def taken() -> Iterator[int]:
         yield int(server.getsockname()[1])
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    made = Database(f"sqlite:///{tmp_path / 'queue.db'}")
-    made.migrate()
-    yield made
-    made.close()
-
-
 def state(**changes: object) -> State:
     """Of a platform whose supervisor is this process."""
     made = State(

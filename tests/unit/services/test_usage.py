@@ -14,6 +14,7 @@ from driven_sweep import SPEC
 from service import Served, serving
 
 from tuneyard import jobs, logins
+from tuneyard.database import Database
 from tuneyard.jobs import DriverEnd, Job
 from tuneyard.store import Entry, Shape, Store, TrialRow
 from tuneyard.usage import Used, usage
@@ -24,11 +25,8 @@ DAY_AGO_MS = NOW_MS - 24 * HOUR_MS
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store.open(f"sqlite:///{tmp_path / 'queue.db'}")
-    made.migrate()
-    yield made
-    made.close()
+def store(database: Database) -> Store:
+    return Store(database)
 
 
 def sweep(
