@@ -45,6 +45,16 @@ class GpuTrial:
         """Whether it was trained on a GPU, and learned something there."""
         return self.outcome == "completed" and self.last_loss < self.first_loss and self.gpu_memory_bytes > 0
 
+    @property
+    def summary(self) -> str:
+        """What became of it, for people."""
+        if self.outcome != "completed":
+            return f"{self.trial}: {self.outcome}: {self.message}"
+        return (
+            f"{self.trial} trained in bf16: loss {self.first_loss:.2f} to {self.last_loss:.2f}, "
+            f"{self.tokens_per_second:,.0f} tokens a second, {self.gpu_memory_bytes / 2**20:,.0f} MiB on the GPU"
+        )
+
 
 @dataclass(frozen=True)
 class GpuTest:

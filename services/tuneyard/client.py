@@ -9,6 +9,7 @@ What the service refuses is raised as the same kinds of error that the library i
 from __future__ import annotations
 
 import json
+import logging
 import re
 import secrets
 import time
@@ -33,6 +34,7 @@ from tuneyard.usage import By, Usage
 from tuneyard.webhooks import Delivery, Format, Hook
 from tuneyard_pipelines.errors import InputError, RefusedError, TuneyardError, UnreachableError, first_line
 
+log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 TIMEOUT = httpx2.Timeout(60.0, connect=5.0)
 LONGEST_PAUSE_S = 30.0  # between two tries to follow a log again
@@ -108,18 +110,21 @@ class Client:
     def submit(self, spec: str, *, overrides: Sequence[str] = (), priority: int = 50, key: str | None = None) -> Listed:
         """Queue a sweep, once, however often the network makes this try it; `key` names it across programs, too.
 
-        A service that is being started again is waited for, up to half a minute.
+        A service that is being started again is waited for, up to half a minute, which the log says.
         """
         body = {"spec": spec, "overrides": list(overrides), "priority": priority}
         headers = {"Idempotency-Key": key or secrets.token_hex(16)}
-        began_s = time.monotonic()
+        began_s, said = time.monotonic(), False
         while True:
             try:
                 answer = self._send("POST", "/sweeps", body, headers=headers)
                 break
-            except UnreachableError:
+            except UnreachableError as silent:
                 if time.monotonic() - began_s >= RESTART_S:
                     raise
+                if not said:
+                    log.warning("%s; trying again for %.0f s", silent, RESTART_S)
+                    said = True
                 time.sleep(RETRY_S)
         return self._read(answer, Listed)
 

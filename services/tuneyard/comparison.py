@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuneyard.progress import clock
-from tuneyard.sweeps import View, cell
+from tuneyard.sweeps import View, cell, figure
 from tuneyard_pipelines import spec_yaml
 
 NONE = "-"
@@ -41,7 +41,7 @@ def compare(one: View, other: View, specs: tuple[str, str]) -> Comparison:
 
     Specs are compared as they were accepted, with all their keys, whatever would be made of them today.
     """
-    first, second = ({**spec_yaml.read(text, "spec.yaml").data} for text in specs)
+    first, second = (spec_yaml.read(text, "spec.yaml").data for text in specs)
     flat = [_flat({key: said for key, said in spec.items() if key not in UNCOMPARED}) for spec in (first, second)]
     return Comparison(
         results=tuple(_lines(_results(one), _results(other))),
@@ -52,7 +52,7 @@ def compare(one: View, other: View, specs: tuple[str, str]) -> Comparison:
 
 def _results(view: View) -> dict[str, str]:
     best = view.best
-    test = {key: "not finite" if value is None else f"{value:.4g}" for key, value in sorted(view.test.items())}
+    test = {key: figure(value) for key, value in sorted(view.test.items())}
     found = {
         "sweep": f"{view.sweep_id} ({view.name})",
         "state": view.state,

@@ -119,7 +119,7 @@ class View:
         if self.best_text:
             facts.append(("best", self.best_text))
         if self.test:
-            values = ", ".join(f"{key} {_figure(value)}" for key, value in sorted(self.test.items()))
+            values = ", ".join(f"{key} {figure(value)}" for key, value in sorted(self.test.items()))
             facts.append(("test", f"{self.scored}: {values}"))
         facts.append(("folder", self.folder))
         if self.report:
@@ -469,15 +469,16 @@ def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
     return {key: value if math.isfinite(value) else None for key, value in values.items()}
 
 
-def _figure(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.4g}"
-
-
 def _told(event: Event) -> str:
     """Who did what, and why."""
     clock = datetime.fromtimestamp(event.time_ms / 1000, UTC).strftime("%H:%M:%SZ")
     why = ": ".join(text for text in (event.reason, without_passwords(event.message)) if text)
     return f"{clock} {event.actor}: {event.what}{f' ({why})' if why else ''}"
+
+
+def figure(value: float | None) -> str:
+    """A score on the test split."""
+    return "not finite" if value is None else f"{value:.4g}"
 
 
 def cell(value: Scalar) -> str:

@@ -12,9 +12,8 @@ from tuneyard.api import create_app
 from tuneyard.api.service import Service
 from tuneyard_pipelines.errors import InputError, TuneyardError
 
-SWITCH_S = (
-    0.0005  # a thread that plans a sweep gives way so soon to one that only answers; Python's own is ten times it
-)
+SWITCH_S = 0.0005
+"""So soon a thread that plans a sweep gives way to one that only answers; Python's own is ten times as long."""
 
 
 def main() -> None:

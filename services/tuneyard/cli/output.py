@@ -14,8 +14,8 @@ import typer
 
 _FIRST_STRONG_ISOLATE, _POP_ISOLATE = "\u2068", "\u2069"
 _STEERING = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # categories of Unicode
-LONGEST_AGO_S = 30 * 86_400
 _JOINERS = "\u200c\u200d"  # in words of Persian, in emoji
+LONGEST_AGO_S = 30 * 86_400
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 Mlflow = Annotated[

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tuneyard_pipelines.journal import SweepFolder
     from tuneyard_pipelines.spec import SweepSpec
 
-
 COMPLETION_S = 2.0  # that a shell waits for a service
 MOST_COMPLETED = 100  # of the service's sweeps, the newest ones
 

@@ -170,8 +170,7 @@ def compare(sweep_id: Id, other_id: Id, as_json: Json = False) -> None:
     """Two sweeps side by side: their best trials, their test scores, and where their specs differ."""
     from tuneyard.comparison import compare
 
-    ids = (sweep_id, other_id)
-    one, other = (_view(each, trials=MOST_TRIALS) for each in ids)
+    one, other = (_view(each, trials=MOST_TRIALS) for each in (sweep_id, other_id))
     found = compare(one, other, (_spec_text(one), _spec_text(other)))
     if as_json:
         print(json.dumps(asdict(found)))

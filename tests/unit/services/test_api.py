@@ -270,7 +270,7 @@ def test_q2_a_submit_whose_answer_is_lost_is_sent_again(
 
 
 def test_q2_a_submit_waits_for_a_service_that_is_being_started_again(
-    ann: Client, monkeypatch: pytest.MonkeyPatch
+    ann: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     request, away = ann._http.request, [httpx2.ConnectError("refused"), httpx2.ReadError("cut off")] * 2
     keys: list[str] = []
@@ -287,6 +287,9 @@ def test_q2_a_submit_waits_for_a_service_that_is_being_started_again(
     sweep_id = ann.submit(SPEC).sweep_id
     assert len(keys) == 5
     assert len(set(keys)) == 1
+    [told] = [one.getMessage() for one in caplog.records if one.name == "tuneyard.client"]
+    assert "does not answer (" in told
+    assert told.endswith("; trying again for 30 s"), "said once, not at each try"
     away.append(httpx2.ConnectError("refused"))
     monkeypatch.setattr("tuneyard.client.RESTART_S", 0.0)
     with pytest.raises(UnreachableError, match="refused"):
