@@ -24,6 +24,8 @@ from serving import (  # noqa: E402
     reading_postgresql,
     submitting_at_once,
     submitting_at_once_postgresql,
+    submitting_paced,
+    submitting_paced_postgresql,
 )
 from slots import slots  # noqa: E402
 from training_step import logging_every_step, training_step  # noqa: E402
@@ -42,6 +44,8 @@ BENCHMARKS: Mapping[str, Callable[[], Measured]] = {
         reading_postgresql,
         submitting_at_once,
         submitting_at_once_postgresql,
+        submitting_paced,
+        submitting_paced_postgresql,
     )
 }
 
