@@ -206,7 +206,7 @@ class Dispatcher:
     def _submit(self, entry: Entry) -> None:
         """Submit the present attempt, or find it submitted."""
         job, folder = entry.job, self._folder(entry)
-        if not folder.submitted.exists():
+        if not _holds(folder.submitted, entry.spec_text):  # a loss of power may have taken it, or its end
             folder.path.mkdir(parents=True, exist_ok=True)
             write_atomic(folder.submitted, entry.spec_text)
         environment = {
@@ -418,6 +418,13 @@ def _waits(entry: Entry) -> admission.Sweep:
 def _own_most_trials(entry: Entry) -> int | None:
     """What its spec says, whatever a limit of its owner's made of it in an earlier attempt."""
     return sweeps.terms(entry.spec_text).most_trials if entry.job.attempt else entry.most_trials
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return path.read_bytes() == text.encode()
+    except FileNotFoundError:
+        return False
 
 
 @contextlib.contextmanager

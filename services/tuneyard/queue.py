@@ -20,7 +20,7 @@ from tuneyard_pipelines import control
 from tuneyard_pipelines.capacity import Shape
 from tuneyard_pipelines.control import Request
 from tuneyard_pipelines.errors import InputError, RefusedError
-from tuneyard_pipelines.journal import SweepFolder, write_atomic
+from tuneyard_pipelines.journal import SweepFolder
 from tuneyard_pipelines.spec import SweepSpec
 
 TRIES = 20
@@ -55,7 +55,7 @@ class Queue:
         )
         folder.path.mkdir(parents=True)
         try:
-            write_atomic(folder.submitted, text)
+            folder.submitted.write_text(text, encoding="utf-8")  # the database keeps it; the dispatcher mends this one
             queued = self.store.submit(entry, self.person, _now_ms())
         except BaseException:
             shutil.rmtree(folder.path, ignore_errors=True)

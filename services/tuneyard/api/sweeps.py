@@ -28,6 +28,7 @@ from tuneyard.store import Entry, Event
 from tuneyard.sweeps import Listed, View
 from tuneyard_pipelines import plan as planning
 from tuneyard_pipelines.catalog import hub_name, is_pattern
+from tuneyard_pipelines.errors import TuneyardError
 from tuneyard_pipelines.journal import SweepFolder
 from tuneyard_pipelines.plan import Plan
 from tuneyard_pipelines.spec import SpecError, SweepSpec, data_files, parse
@@ -76,16 +77,20 @@ class Submission(SpecText):
 
     priority: int = Field(50, ge=0, le=100, description="The higher, the sooner; then the older first.")
 
-    def accepted(self, service: Service, before: Entry | None) -> SweepSpec:
+    def accepted(self, service: Service, person: Person, key: str | None) -> SweepSpec:
         """Raises as `read`, and SpecError for a spec of which no trial could run.
 
-        `before`: what was queued under the same key; the same spec is not asked again whether its data is there.
+        One that this person has queued under this key is accepted again, though its data may be gone by now.
         """
         characters = sum(map(len, (self.spec, *self.overrides)))
         accept = _accepted if characters <= REMEMBERED_CHARACTERS else _accepted.__wrapped__
         spec = accept(self.spec, tuple(self.overrides))
-        if before is None or before.spec_text != spec.text():
+        try:
             _allowed(spec, service)
+        except TuneyardError:
+            before = None if key is None else service.store.submitted_as(person.name, key)
+            if before is None or before.spec_text != spec.text():
+                raise
         return spec
 
 
@@ -131,10 +136,7 @@ async def submit(
     ] = None,
 ) -> Listed:
     """Put a sweep into the queue."""
-    before = None
-    if idempotency_key is not None:
-        before = await to_thread.run_sync(service.store.submitted_as, person.name, idempotency_key)
-    spec = await to_thread.run_sync(asked.accepted, service, before, limiter=service.checks)
+    spec = await to_thread.run_sync(asked.accepted, service, person, idempotency_key, limiter=service.checks)
 
     def queue() -> Listed:
         entry = service.queue(person).submit(spec, priority=asked.priority, key=idempotency_key)

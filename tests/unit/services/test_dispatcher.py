@@ -469,12 +469,15 @@ def test_what_a_limit_left_it_once_is_not_all_it_gets_later(make: Callable[..., 
     assert [environments[f"{sweep_id}-a{attempt}"]["TUNEYARD_MOST_TRIALS"] for attempt in (1, 2)] == ["1", ""]
 
 
-def test_a_spec_that_went_missing_is_written_again(make: Callable[..., Team]) -> None:
+@pytest.mark.parametrize("left", [None, "", "version: 1\nname: da"], ids=["nothing", "empty", "torn"])
+def test_a_spec_that_went_missing_is_written_again(make: Callable[..., Team], left: str | None) -> None:
     team = make()
     sweep_id = team.submit(**ONE)
     spec = team.queue.folder(sweep_id).submitted
     text = spec.read_text()
     spec.unlink()
+    if left is not None:
+        spec.write_text(left)
     team.step()
     assert spec.read_text() == text
 
