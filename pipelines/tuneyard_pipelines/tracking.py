@@ -264,16 +264,20 @@ def drain(shipper: Shipper, *, timeout_s: float = DRAIN_S) -> bool:
     return True
 
 
-def mark_lost(folder: SweepFolder, now_ms: int) -> None:
-    """Write down the end of an attempt whose driver is dead. Raises RefusedError where one drives."""
+def mark_lost(folder: SweepFolder, now_ms: int) -> bool:
+    """Write down the end of an attempt whose driver is dead. True if there was one.
+
+    Raises RefusedError where one drives.
+    """
     state = folder.state()
     if not state.attempt or state.ended is not None:
-        return
+        return False
     lease = Lease.take(folder.path)
     try:
         _mark_lost(Journal(folder, lease.held), now_ms)
     finally:
         lease.release()
+    return True
 
 
 def reconcile(folder: SweepFolder, now_ms: int) -> bool:

@@ -72,10 +72,12 @@ class Reconciler:
         if uri is None:
             return
         try:
+            lost = tracking.mark_lost(folder, self._now_ms())
+            if lost:
+                self._store.note(folder.sweep_id, ACTOR, "closed", "its driver was gone", self._now_ms())
             if self._away_until_s.get(uri, 0.0) > self._clock_s():
-                tracking.mark_lost(folder, self._now_ms())  # MLflow is told later
-                return
-            if tracking.reconcile(folder, self._now_ms()):
+                return  # MLflow is told later
+            if tracking.reconcile(folder, self._now_ms()) and not lost:
                 self._store.note(folder.sweep_id, ACTOR, "closed", "its driver was gone", self._now_ms())
             self._closed[folder.sweep_id] = _size(folder)
         except UnreachableError as away:

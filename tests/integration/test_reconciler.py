@@ -13,9 +13,10 @@ from mlflow import MlflowClient
 from tiny_sweep import runs_of
 
 from tuneyard.jobs import Job
-from tuneyard.reconciler import EVERY_S, Reconciler
+from tuneyard.reconciler import AWAY_S, EVERY_S, Reconciler
 from tuneyard.store import Entry, Store
 from tuneyard_pipelines.capacity import Shape
+from tuneyard_pipelines.errors import UnreachableError
 
 pytestmark = pytest.mark.integration
 
@@ -53,6 +54,32 @@ def test_r1_open_runs_without_a_driver_are_closed_and_again_when_they_are_opened
     now_s[0] += EVERY_S
     reconciler.step(None, ray_answers=True)
     assert statuses(mlflow_uri, made) == {"FAILED"}
+
+
+def test_r1_the_end_of_a_driver_is_said_while_mlflow_is_away_and_mlflow_is_told_once_it_answers(
+    store: Store,
+    tmp_path: Path,
+    mlflow_uri: str,
+    make_sweep: Callable[..., DrivenSweep],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, now_s = left_by_a_dead_driver(make_sweep), [0.0]
+    reconciler = Reconciler(store, Cluster(tmp_path), tmp_path, lambda: 5, lambda: now_s[0])  # type: ignore[arg-type]
+    with monkeypatch.context() as away:
+        away.setattr("tuneyard_pipelines.tracking.connect", _away)
+        reconciler.step(None, ray_answers=True)
+    ended = made.folder.state().ended
+    assert ended is not None
+    assert ended.state == "lost"
+    assert [event.what for event in store.events(made.folder.sweep_id)] == ["closed"]
+    assert not runs_of(mlflow_uri, made.folder)
+    now_s[0] += AWAY_S
+    reconciler.step(None, ray_answers=True)
+    assert statuses(mlflow_uri, made) == {"FAILED"}
+
+
+def _away(uri: str) -> None:
+    raise UnreachableError(f"MLflow at {uri} does not answer")
 
 
 def test_r1_runs_of_a_sweep_whose_folder_was_removed_are_killed(
