@@ -101,17 +101,18 @@ def _plain_context(network: Seq2Seq, q: torch.Tensor, memory: torch.Tensor) -> t
 def test_it_is_its_equations_as_plain_loops_in_outputs_and_gradients(
     changes: dict[str, Any], attention: AttentionKind
 ) -> None:
-    network, source, target = _spread(_network(attention=attention, **changes)), _ragged(), _ids(3, 5)
+    # In double precision: a relu close to its kink goes either way in single, from one processor to another.
+    network, source, target = _spread(_network(attention=attention, **changes)).double(), _ragged(), _ids(3, 5)
     got = network(source, target)
     pairs = [(row[row != 0][None], own[None]) for row, own in zip(source, target, strict=True)]
     expected = torch.cat([_plain_logits(network, *pair) for pair in pairs])
-    assert_close(got, expected, rtol=1e-4, atol=1e-5)
-    weight = torch.randn(got.shape, generator=torch.Generator().manual_seed(1))
+    assert_close(got, expected)
+    weight = torch.randn(got.shape, generator=torch.Generator().manual_seed(1), dtype=got.dtype)
     parameters = dict(network.named_parameters())
     ours = torch.autograd.grad((got * weight).sum(), list(parameters.values()))
     theirs = torch.autograd.grad((expected * weight).sum(), list(parameters.values()))
     for name, one, other in zip(parameters, ours, theirs, strict=True):
-        assert_close(one, other, rtol=1e-3, atol=1e-4, msg=name)
+        assert_close(one, other, msg=name)
 
 
 # Two keys, which are their own values, and a query: the first key scores e^a, the second e^b.
