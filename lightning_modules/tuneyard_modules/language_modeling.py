@@ -68,8 +68,8 @@ class LanguageModelingModule(SequenceModule):
         self._extra_bits = extra_bits
         self._likelihood = Likelihood()
 
-    def loss(self, batch: LanguageBatch) -> Tensor:
-        """Cross-entropy of the next token, mean over the tokens that count."""
+    def summed_loss(self, batch: LanguageBatch) -> tuple[Tensor, Tensor]:
+        """Cross-entropy of the next token, and the tokens that count."""
         logits_BTV = self.network(batch.tokens_BT)
         settings = self.settings
         return next_token_loss(
@@ -86,7 +86,7 @@ class LanguageModelingModule(SequenceModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log the scores at the number of steps done; what cannot be computed is NaN."""
-        likelihood = self._likelihood
+        likelihood = self._likelihood.of_all_workers()
         scores = {
             **likelihood.scores(),
             "bits_per_byte": bits_per_byte(likelihood, self._text_bytes, self._extra_bits),

@@ -13,12 +13,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tuneyard_modules import workers
 
-def next_token_loss(logits_BTV: Tensor, next_BT: Tensor, *, pad_id: int, label_smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy in nats, mean over the tokens of `next_BT` but `pad_id`, smoothed as in Szegedy et al. 2016."""
-    return F.cross_entropy(
-        logits_BTV.flatten(0, 1), next_BT.flatten(), ignore_index=pad_id, label_smoothing=label_smoothing
+
+def next_token_loss(
+    logits_BTV: Tensor, next_BT: Tensor, *, pad_id: int, label_smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy in nats, summed over the tokens of `next_BT` but `pad_id`, and their number.
+
+    Smoothed as in Szegedy et al. 2016. Without a token the sum is 0, and so is its gradient.
+    """
+    summed = F.cross_entropy(
+        logits_BTV.flatten(0, 1),
+        next_BT.flatten(),
+        ignore_index=pad_id,
+        reduction="sum",
+        label_smoothing=label_smoothing,
     )
+    return summed, (next_BT != pad_id).sum()
 
 
 class NextTokenScores(NamedTuple):
@@ -55,6 +67,11 @@ class Likelihood:
         sums = torch.stack([part_B.sum().double() for part_B in scores.per_row()])
         nll, correct, tokens = sums.tolist()
         self.nll, self.correct, self.tokens = self.nll + nll, self.correct + int(correct), self.tokens + int(tokens)
+
+    def of_all_workers(self) -> Likelihood:
+        """What all workers have counted together, on each of them the same."""
+        parts = workers.told((self.nll, self.tokens, self.correct))
+        return Likelihood(*map(sum, zip(*parts, strict=True)))
 
     def scores(self) -> dict[str, float]:
         """`loss` in nats a token, `perplexity` = e^loss (NaN where it is too large for a float), `accuracy` in 0..1."""

@@ -6,14 +6,13 @@ B batch, T window length, V vocabulary, the mask included.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from tuneyard_modules.language_modeling import LanguageBatch
 from tuneyard_modules.likelihood import Likelihood, next_token_loss, next_token_scores
 from tuneyard_modules.objective import Optimization, SequenceModule
 
@@ -24,12 +23,14 @@ _SHOWN_AS_MASK, _SHOWN_AS_ANOTHER = 0.8, 0.1  # of what is masked; the rest is s
 class MaskedBatch(NamedTuple):
     """Windows of a text with masks in it, padded at the right.
 
-    `target_BT` (int64) holds the tokens behind the masks, `pad_id` elsewhere. `tokens` counts the unpadded tokens.
+    `target_BT` (int64) holds the tokens behind the masks, `pad_id` elsewhere. `tokens` counts the unpadded tokens;
+    `share` is the used share of the training budget before this batch.
     """
 
     shown_BT: Tensor
     target_BT: Tensor
     tokens: int
+    share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,7 @@ class MaskedSettings:
 
 
 class MaskedLanguageModule(SequenceModule):
-    """Trains `network`, which maps windows with masks to the logits of the word at each place.
-
-    Masks are drawn anew for every training batch, by torch's global generator; a `LanguageBatch` gives the window as
-    its `next_BT`. Validation batches bring theirs, so that every trial is asked for the same words.
-    """
+    """Trains `network`, which maps windows with masks to the logits of the word at each place."""
 
     def __init__(
         self,
@@ -61,22 +58,16 @@ class MaskedLanguageModule(SequenceModule):
         self.network = network
         self.settings = settings
         self._likelihood = Likelihood()
-        self._hidden = torch.zeros(())
 
-    def loss(self, batch: LanguageBatch) -> Tensor:
-        """Cross-entropy of the words behind the masks, mean over them; 0 for a batch without a word."""
+    def summed_loss(self, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
+        """Cross-entropy of the words behind the masks, and how many there are."""
         settings = self.settings
-        shown_BT, target_BT = mask_words(batch.next_BT, settings)
-        self._hidden = (target_BT != settings.pad_id).sum()
-        logits_BTV = self.network(shown_BT)
-        if not self._hidden:
-            nothing: Tensor = logits_BTV.sum() * 0.0
-            return nothing
-        return next_token_loss(logits_BTV, target_BT, pad_id=settings.pad_id, label_smoothing=settings.label_smoothing)
-
-    def targets(self, batch: LanguageBatch) -> Tensor:
-        """The words that the last loss hid; one, where there was none."""
-        return self._hidden.clamp(min=1)
+        return next_token_loss(
+            self.network(batch.shown_BT),
+            batch.target_BT,
+            pad_id=settings.pad_id,
+            label_smoothing=settings.label_smoothing,
+        )
 
     def on_validation_epoch_start(self) -> None:
         """Begin a new count."""
@@ -88,23 +79,36 @@ class MaskedLanguageModule(SequenceModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log the scores at the number of steps done; what cannot be computed is NaN."""
-        self.log_validation(self._likelihood.scores())
+        self.log_validation(self._likelihood.of_all_workers().scores())
 
 
-def mask_words(
-    text: Tensor, settings: MaskedSettings, generator: torch.Generator | None = None
-) -> tuple[Tensor, Tensor]:
+class Draws(NamedTuple):
+    """What chance says of every place of a text: which are hidden, and how. All of the text's shape.
+
+    `place` and `kind` are uniform in 0..1, `another` is any word.
+    """
+
+    place: Tensor
+    kind: Tensor
+    another: Tensor
+
+    @classmethod
+    def of(cls, shape: Sequence[int], settings: MaskedSettings, generator: torch.Generator) -> Draws:
+        place, kind = (torch.rand(*shape, generator=generator) for _ in range(2))
+        another = torch.randint(settings.first_word_id, settings.mask_id, tuple(shape), generator=generator)
+        return cls(place, kind, another)
+
+
+def mask_words(text: Tensor, settings: MaskedSettings, draws: Draws) -> tuple[Tensor, Tensor]:
     """Hide 15 % of the words: section 3.1 of Devlin et al. 2019.
 
     Of those 80 % are shown as the mask, 10 % as any word, 10 % as they are. Returns what is shown and the words to be
     told, `pad_id` at all other places, both of the shape of `text`. Special tokens are never hidden; at least one word
-    is, where there is one. Draws come from `generator`, by default torch's global one.
+    is, where there is one.
     """
-    draw, kind = (torch.rand(text.shape, generator=generator).to(text.device) for _ in range(2))
-    another = torch.randint(settings.first_word_id, settings.mask_id, text.shape, generator=generator).to(text.device)
     word = text >= settings.first_word_id
-    draw = draw.masked_fill(~word, 1.0)
-    hidden = word & ((draw < MASKED_SHARE) | (draw == draw.min()))
-    shown = torch.where(hidden & (kind < _SHOWN_AS_MASK), settings.mask_id, text)
-    replaced = hidden & (kind >= _SHOWN_AS_MASK) & (kind < _SHOWN_AS_MASK + _SHOWN_AS_ANOTHER)
-    return torch.where(replaced, another, shown), torch.where(hidden, text, settings.pad_id)
+    place = draws.place.masked_fill(~word, 1.0)
+    hidden = word & ((place < MASKED_SHARE) | (place == place.min()))
+    shown = torch.where(hidden & (draws.kind < _SHOWN_AS_MASK), settings.mask_id, text)
+    replaced = hidden & (draws.kind >= _SHOWN_AS_MASK) & (draws.kind < _SHOWN_AS_MASK + _SHOWN_AS_ANOTHER)
+    return torch.where(replaced, draws.another, shown), torch.where(hidden, text, settings.pad_id)

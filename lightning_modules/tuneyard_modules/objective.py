@@ -3,6 +3,9 @@
 A step's learning rate follows from the share of the budget that its first batch carries, so that there is no scheduler
 to restore. What a later leg needs besides weights and optimiser is in the checkpoint: counters, averages and random
 generators.
+
+Workers that train together have each a part of every batch. The loss is the sum over all target tokens of a step by
+their number, whoever has them: a model is trained alike by one worker and by several.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from tuneyard_modules import workers
 from tuneyard_modules.averaging import Average, LastCheckpoints, MovingAverage
 from tuneyard_modules.schedules import Schedule, factor
 
@@ -31,11 +35,11 @@ class Divergence(Exception):
 
 
 class TrainingBatch(Protocol):
-    """What the base class wants to know of a batch."""
+    """What the base class wants to know of a batch, or of a worker's part of one."""
 
     @property
     def tokens(self) -> int:
-        """Unpadded tokens."""
+        """Unpadded tokens, those of the other workers' parts with them."""
         ...
 
     @property
@@ -49,7 +53,8 @@ class Optimization:
     """How the weights are moved: AdamW (Loshchilov and Hutter 2019), its schedule and the gradient's largest norm.
 
     `warmup` and `decay` are shares of the budget, `min_learning_rate_share` a share of the peak `learning_rate`; see
-    `schedules.factor`. A step is over `accumulate` batches. `average` says which weights are validated and kept: those
+    `schedules.factor`. A step is over `accumulate` batches, each of which comes in `split` parts, one after the other:
+    less memory, and the same step. `average` says which weights are validated and kept: those
     that were moved, or an average of them (`averaging`).
     """
 
@@ -59,6 +64,7 @@ class Optimization:
     decay: float = 0.2
     min_learning_rate_share: float = 0.02
     accumulate: int = 1
+    split: int = 1
     weight_decay: float = 0.01
     gradient_clip: float = 1.0
     adam_beta1: float = 0.9
@@ -66,6 +72,11 @@ class Optimization:
     average: Literal["none", "ema", "last"] = "none"
     ema_decay: float = 0.999
     last_checkpoints: int = 5
+
+    @property
+    def parts_per_step(self) -> int:
+        """How many backward passes an update of the weights is over."""
+        return self.accumulate * self.split
 
 
 class Loader:
@@ -83,50 +94,53 @@ class Loader:
 
 
 class SequenceModule(pl.LightningModule):
-    """The base of an objective, which defines `loss` and, where it validates, the validation hooks of an epoch.
+    """The base of an objective, which defines `summed_loss` and, where it validates, the validation hooks of an epoch.
 
-    `batches_trained` and `tokens_trained` count since the start of training, over all legs. Training metrics go to the
-    trainer's loggers every `log_every_n_steps` steps, at the number of steps done and in full precision. The trainer's
-    `accumulate_grad_batches` must be `optimization.accumulate`, and a stretch between validations whole steps.
+    `batches_trained` and `tokens_trained` count since the start of training, over all legs and workers. Training
+    metrics go to the trainer's loggers every `log_every_n_steps` steps, at the number of steps done and in full
+    precision. The trainer's `accumulate_grad_batches` must be `optimization.parts_per_step`, and a stretch between
+    validations whole steps.
     """
 
     def __init__(self, optimization: Optimization, *, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__()
         self.optimization = optimization
-        self.batches_trained = 0
         self.tokens_trained = 0
+        self._parts_trained = 0
         self._clock = clock
-        self._losses: list[Tensor] = []  # of the batches of this step so far, and their target tokens
-        self._targets: list[int | Tensor] = []
+        self._sums: list[Tensor] = []  # of each part of this step so far: summed loss and target tokens of all workers
         self._last: tuple[float, float] | None = None
         self._measured_from: tuple[float, int] = (clock(), 0)
-        self._random_state: dict[str, Any] | None = None
+        self._random_states: list[dict[str, Any]] = []  # of a checkpoint, by worker
         self._average = _average(optimization)
         self._averaged = contextlib.ExitStack()
 
-    @abstractmethod
-    def loss(self, batch: Any) -> Tensor:
-        """The scalar to minimise, a mean over the batch's target tokens."""
+    @property
+    def batches_trained(self) -> int:
+        return self._parts_trained // self.optimization.split
 
-    def targets(self, batch: Any) -> int | Tensor:
-        """How many target tokens `loss` is the mean over; asked where a step is over several batches."""
-        tokens: int = batch.tokens
-        return tokens
+    @abstractmethod
+    def summed_loss(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """The loss to minimise, summed over the batch's target tokens, and their number; scalars."""
+
+    def loss(self, batch: Any) -> Tensor:
+        """The mean loss of a batch over its target tokens; 0 where it has none."""
+        summed, tokens = self.summed_loss(batch)
+        return summed / tokens.clamp(min=1)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss, whose value is looked at together with its gradient's.
 
-        Of several batches in a step, each is weighed by its target tokens as shares of the first one's, since those to
-        come are not known yet; the gradient is brought to a mean over all tokens once they are.
+        It is a mean over the target tokens that all workers have in this part of a step. Of several parts, each is
+        weighed by its tokens as shares of the first one's, since those to come are not known yet; the gradient is
+        brought to a mean over all of them once they are.
         """
         if self._between_steps:
-            self._losses, self._targets = [], []
-        loss = self.loss(batch)
-        self._losses.append(loss.detach())
-        if self.optimization.accumulate == 1:
-            return loss
-        self._targets.append(self.targets(batch))
-        return loss * (self._targets[-1] / self._targets[0])
+            self._sums = []
+        summed, tokens = self.summed_loss(batch)
+        self._sums.append(workers.total(torch.stack([summed.detach().double(), tokens.double()])))
+        first = self._sums[0][1].clamp(min=1).to(summed.dtype)
+        return summed * workers.count() / first  # the gradient is the mean of those of the workers
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """AdamW with weight decay on matrices only."""
@@ -153,7 +167,7 @@ class SequenceModule(pl.LightningModule):
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         loss = self._mean_over_tokens(gradients)
         norm = get_total_norm(gradients)
-        loss_value, norm_value = torch.stack([loss, norm]).tolist()
+        loss_value, norm_value = torch.stack([loss, norm.double()]).tolist()
         scaled_too_high = self._scaler is not None and self._scaler.get_scale() > 1.0
         if not math.isfinite(loss_value) or not (math.isfinite(norm_value) or scaled_too_high):
             raise Divergence(
@@ -166,9 +180,9 @@ class SequenceModule(pl.LightningModule):
 
     def on_train_start(self) -> None:
         """Go on with the random numbers where the checkpoint left off."""
-        if self._random_state is not None:
-            set_random_state(self._random_state, self.device)
-            self._random_state = None
+        if self._random_states:
+            set_random_state(self._random_states[workers.rank()], self.device)
+            self._random_states = []
 
     def on_train_epoch_start(self) -> None:
         """Leave validation out of the measured speed."""
@@ -184,7 +198,7 @@ class SequenceModule(pl.LightningModule):
 
     def on_train_batch_end(self, outputs: Any, batch: TrainingBatch, batch_idx: int) -> None:
         """Count the batch, and after a step follow it with the average and log it when its turn has come."""
-        self.batches_trained += 1
+        self._parts_trained += 1
         self.tokens_trained += batch.tokens
         if not self._between_steps:
             return
@@ -237,7 +251,7 @@ class SequenceModule(pl.LightningModule):
         """
         checkpoint["batches_trained"] = self.batches_trained
         checkpoint["tokens_trained"] = self.tokens_trained
-        checkpoint["random_state"] = random_state(self.device)
+        checkpoint["random_states"] = workers.told(random_state(self.device))
         if self._average is not None and (average := self._average.weights()) is not None:
             checkpoint["average"] = self._average.state_dict()
             checkpoint["moved"] = checkpoint["state_dict"]
@@ -247,9 +261,10 @@ class SequenceModule(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take counters and average up again; the random generators wait until training starts."""
-        self.batches_trained = checkpoint["batches_trained"]
+        self._parts_trained = checkpoint["batches_trained"] * self.optimization.split
         self.tokens_trained = checkpoint["tokens_trained"]
-        self._random_state = checkpoint["random_state"]
+        # One that an earlier version wrote holds the state of its only worker.
+        self._random_states = checkpoint.get("random_states") or [checkpoint["random_state"]]
         if self._average is not None:
             average = [checkpoint["state_dict"][name].to(self.device) for name, _ in self.named_parameters()]
             self._average.load_state_dict(checkpoint["average"], average)
@@ -268,7 +283,7 @@ class SequenceModule(pl.LightningModule):
 
     @property
     def _between_steps(self) -> bool:
-        return self.batches_trained % self.optimization.accumulate == 0
+        return self._parts_trained % self.optimization.parts_per_step == 0
 
     @property
     def _scaler(self) -> torch.amp.GradScaler | None:
@@ -277,12 +292,11 @@ class SequenceModule(pl.LightningModule):
         return scaler
 
     def _mean_over_tokens(self, gradients: list[Tensor]) -> Tensor:
-        """The step's loss; brings the gradients, so far a mean over batches, to the same mean over target tokens."""
-        if self.optimization.accumulate == 1:
-            return self._losses[0]
-        shares = torch.stack([torch.as_tensor(count / self._targets[0]) for count in self._targets]).to(self.device)
-        torch._foreach_mul_(gradients, len(shares) / shares.sum())
-        return (torch.stack(self._losses) * shares).sum() / shares.sum()
+        """The step's loss; brings the gradients, so far a mean over parts, to the same mean over target tokens."""
+        loss, tokens = torch.stack(self._sums).sum(0).unbind()
+        if len(self._sums) > 1:
+            torch._foreach_mul_(gradients, len(self._sums) * self._sums[0][1].clamp(min=1) / tokens.clamp(min=1))
+        return loss / tokens.clamp(min=1)
 
     def _log_training(self) -> None:
         now_s, (since_s, since_tokens) = self._clock(), self._measured_from

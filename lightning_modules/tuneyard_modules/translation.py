@@ -6,6 +6,7 @@ token; both sides are padded at the right.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ import sacrebleu
 from torch import Tensor, nn
 from torchmetrics.functional.text import sacre_bleu_score
 
+from tuneyard_modules import workers
 from tuneyard_modules.decoding import greedy
 from tuneyard_modules.likelihood import Likelihood, next_token_loss, next_token_scores
 from tuneyard_modules.objective import Optimization, SequenceModule
@@ -72,17 +74,13 @@ class TranslationModule(SequenceModule):
         self._tokenizer = bleu_tokenizer(references.values())
         self._tally = _Tally()
 
-    def loss(self, batch: TranslationBatch) -> Tensor:
-        """Cross-entropy of the next token, mean over the target tokens."""
+    def summed_loss(self, batch: TranslationBatch) -> tuple[Tensor, Tensor]:
+        """Cross-entropy of the next token, and the tokens of the target side."""
         logits_BTV = self.network(batch.source_BS, batch.target_BT[:, :-1])
         settings = self.settings
         return next_token_loss(
             logits_BTV, batch.target_BT[:, 1:], pad_id=settings.pad_id, label_smoothing=settings.label_smoothing
         )
-
-    def targets(self, batch: TranslationBatch) -> Tensor:
-        """Of the target side alone."""
-        return (batch.target_BT[:, 1:] != self.settings.pad_id).sum()
 
     def translate(self, source_BS: Tensor) -> list[str]:
         """The greedy translations of a batch of sources; the module must be in evaluation mode."""
@@ -109,10 +107,11 @@ class TranslationModule(SequenceModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log the scores at the number of steps done; what cannot be computed is NaN."""
-        tally = self._tally
+        texts = workers.told((self._tally.predictions, self._tally.references))
+        predictions, references = (list(itertools.chain(*parts)) for parts in zip(*texts, strict=True))
         scores = {
-            **tally.likelihood.scores(),
-            **text_scores(tally.predictions, tally.references, tokenizer=self._tokenizer),
+            **self._tally.likelihood.of_all_workers().scores(),
+            **text_scores(predictions, references, tokenizer=self._tokenizer),
         }
         self._tally = _Tally()
         self.log_validation(scores)

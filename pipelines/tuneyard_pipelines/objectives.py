@@ -27,8 +27,14 @@ from tuneyard_modules.translation import TranslationBatch, TranslationModule, Tr
 from tuneyard_pipelines import masks
 from tuneyard_pipelines.data import BOS, EOS, PAD, UNK, EncodedData, PreparedData, TextTokenizer
 from tuneyard_pipelines.data.batching import BatchStream, eval_batches
-from tuneyard_pipelines.data.stream import Budget, Stream
-from tuneyard_pipelines.data.windows import WindowStream, evaluation_windows, masked_windows, unknown_bits
+from tuneyard_pipelines.data.stream import ALONE, Batch, Budget, Sharing, Stream
+from tuneyard_pipelines.data.windows import (
+    MaskedStream,
+    WindowStream,
+    evaluation_windows,
+    masked_windows,
+    unknown_bits,
+)
 from tuneyard_pipelines.formulas import with_mask
 from tuneyard_pipelines.package import continued
 from tuneyard_pipelines.spec import TrialConfig
@@ -79,21 +85,21 @@ class Objective(Protocol):
         ...
 
 
-def objective(config: TrialConfig, prepared: PreparedData, encoded: EncodedData) -> Objective:
-    """The objective of a point."""
-    kinds: dict[str, Callable[[TrialConfig, PreparedData, EncodedData], Objective]] = {
+def objective(config: TrialConfig, prepared: PreparedData, encoded: EncodedData, sharing: Sharing = ALONE) -> Objective:
+    """The objective of a point, as a worker has it that shares its batches with others: its parts of them."""
+    kinds: dict[str, Callable[[TrialConfig, PreparedData, EncodedData, Sharing], Objective]] = {
         "translation": Translation,
         "language_modeling": LanguageModeling,
         "masked_lm": MaskedLanguageModeling,
     }
-    return kinds[config.task](config, prepared, encoded)
+    return kinds[config.task](config, prepared, encoded, sharing)
 
 
 class Translation:
     """Pairs of texts, scored by what the model says."""
 
-    def __init__(self, config: TrialConfig, prepared: PreparedData, encoded: EncodedData) -> None:
-        self._config, self._prepared, self._encoded = config, prepared, encoded
+    def __init__(self, config: TrialConfig, prepared: PreparedData, encoded: EncodedData, sharing: Sharing) -> None:
+        self._config, self._prepared, self._encoded, self._sharing = config, prepared, encoded, sharing
         length, batch_tokens = config.model.sequence_length, config.training.batch_tokens
         self.stream = BatchStream(
             encoded.split("train"),
@@ -101,11 +107,10 @@ class Translation:
             batch_tokens=batch_tokens,
             seed=config.seed,
             budget=Budget(*config.training.budget),
+            sharing=sharing,
         )
-        self.validation: list[TranslationBatch]
-        self.validation, cut = eval_batches(
-            encoded.split("validation"), sequence_length=length, batch_tokens=batch_tokens
-        )
+        whole, cut = eval_batches(encoded.split("validation"), sequence_length=length, batch_tokens=batch_tokens)
+        self.validation: list[TranslationBatch] = _shared(whole, sharing)
         self.facts = {
             "data/train_too_long": float(self.stream.too_long),
             "data/val_cut_off": float(cut),
@@ -116,7 +121,7 @@ class Translation:
         validation = self._prepared.split("validation")
         return TranslationModule(
             network,
-            optimization(self._config),
+            optimization(self._config, self._sharing.split),
             TranslationSettings(
                 max_length=self._config.model.sequence_length, label_smoothing=self._config.training.label_smoothing
             ),
@@ -152,18 +157,16 @@ class Translation:
 class LanguageModeling:
     """Documents, scored by how likely the model finds every token of the validation text."""
 
-    def __init__(self, config: TrialConfig, prepared: PreparedData, encoded: EncodedData) -> None:
-        self._config, self._prepared, self._encoded = config, prepared, encoded
+    def __init__(self, config: TrialConfig, prepared: PreparedData, encoded: EncodedData, sharing: Sharing) -> None:
+        self._config, self._prepared, self._encoded, self._sharing = config, prepared, encoded, sharing
         length, batch_tokens = config.model.sequence_length, config.training.batch_tokens
-        self.stream = _windows(config, encoded)
-        held_out = encoded.split("validation")
-        self.validation: list[LanguageBatch] = evaluation_windows(
-            held_out, sequence_length=length, batch_tokens=batch_tokens
-        )
+        self.stream = WindowStream(encoded.split("train"), **_windows(config, sharing))
+        held_out = evaluation_windows(encoded.split("validation"), sequence_length=length, batch_tokens=batch_tokens)
+        self.validation: list[LanguageBatch] = _shared(held_out, sharing)
         self._unknown_bits = unknown_bits(encoded.counts["validation"]["text"].unknown_characters)
         self.facts = {
             "data/train_tokens": float(self.stream.tokens_per_pass),
-            "data/val_tokens": float(sum(batch.tokens for batch in self.validation)),
+            "data/val_tokens": float(sum(batch.tokens for batch in held_out)),
             "data/val_unknown_share": encoded.unknown_share("validation"),
         }
 
@@ -173,7 +176,7 @@ class LanguageModeling:
             kind = partial(CountingModule, pass_tokens=self.stream.tokens_per_pass)
         return kind(
             network,
-            optimization(self._config),
+            optimization(self._config, self._sharing.split),
             LanguageSettings(label_smoothing=self._config.training.label_smoothing),
             text_bytes=self._prepared.text_bytes["validation"],
             extra_bits=self._unknown_bits,
@@ -202,27 +205,28 @@ class LanguageModeling:
 class MaskedLanguageModeling:
     """Documents with masks, scored by how likely the model finds the words behind them."""
 
-    def __init__(self, config: TrialConfig, prepared: PreparedData, encoded: EncodedData) -> None:
-        self._config, self._prepared, self._encoded = config, prepared, encoded
+    def __init__(self, config: TrialConfig, prepared: PreparedData, encoded: EncodedData, sharing: Sharing) -> None:
+        self._config, self._prepared, self._encoded, self._sharing = config, prepared, encoded, sharing
         length, batch_tokens = config.model.sequence_length, config.training.batch_tokens
-        self.stream = _windows(config, encoded)
         self.settings = masked_settings(config, encoded)
-        self.validation: list[MaskedBatch] = masked_windows(
+        self.stream = MaskedStream(encoded.split("train"), self.settings, **_windows(config, sharing))
+        held_out = masked_windows(
             encoded.split("validation"),
             sequence_length=length,
             batch_tokens=batch_tokens,
             settings=self.settings,
             seed=config.seed,
         )
+        self.validation: list[MaskedBatch] = _shared(held_out, sharing)
         self.facts = {
             "data/train_tokens": float(self.stream.tokens_per_pass),
-            "data/val_tokens": float(sum(batch.tokens for batch in self.validation)),
-            "data/val_masked_tokens": float(sum(int((b.target_BT != PAD).sum()) for b in self.validation)),
+            "data/val_tokens": float(sum(batch.tokens for batch in held_out)),
+            "data/val_masked_tokens": float(sum(int((b.target_BT != PAD).sum()) for b in held_out)),
             "data/val_unknown_share": encoded.unknown_share("validation"),
         }
 
     def module(self, network: nn.Module) -> MaskedLanguageModule:
-        return MaskedLanguageModule(network, optimization(self._config), self.settings)
+        return MaskedLanguageModule(network, optimization(self._config, self._sharing.split), self.settings)
 
     def samples(self, module: MaskedLanguageModule) -> list[tuple[str, ...]]:
         tokenizer, mask_id = self._encoded.tokenizers["text"], self.settings.mask_id
@@ -247,15 +251,20 @@ class MaskedLanguageModeling:
         return [AttentionMap("self", maps["self"], tokens, tokens)]
 
 
-def _windows(config: TrialConfig, encoded: EncodedData) -> WindowStream:
-    """The training stream of documents."""
-    return WindowStream(
-        encoded.split("train"),
-        sequence_length=config.model.sequence_length,
-        batch_tokens=config.training.batch_tokens,
-        seed=config.seed,
-        budget=Budget(*config.training.budget),
-    )
+def _windows(config: TrialConfig, sharing: Sharing) -> dict[str, Any]:
+    """How documents are cut to train on."""
+    return {
+        "sequence_length": config.model.sequence_length,
+        "batch_tokens": config.training.batch_tokens,
+        "seed": config.seed,
+        "budget": Budget(*config.training.budget),
+        "sharing": sharing,
+    }
+
+
+def _shared(batches: list[Batch], sharing: Sharing) -> list[Batch]:
+    """A worker's own of the batches that all validate together."""
+    return batches[sharing.rank :: sharing.workers]
 
 
 def masked_settings(config: TrialConfig, encoded: EncodedData) -> MaskedSettings:
@@ -263,8 +272,8 @@ def masked_settings(config: TrialConfig, encoded: EncodedData) -> MaskedSettings
     return MaskedSettings(mask_id=with_mask(encoded.sizes) - 1, label_smoothing=config.training.label_smoothing)
 
 
-def optimization(config: TrialConfig) -> Optimization:
-    """How the weights of a point are moved."""
+def optimization(config: TrialConfig, split: int = 1) -> Optimization:
+    """How the weights of a point are moved, where every batch comes in `split` pieces."""
     training = config.training
     return Optimization(
         learning_rate=training.learning_rate,
@@ -273,6 +282,7 @@ def optimization(config: TrialConfig) -> Optimization:
         decay=training.decay,
         min_learning_rate_share=training.min_learning_rate_share,
         accumulate=training.accumulate,
+        split=split,
         weight_decay=training.weight_decay,
         gradient_clip=training.gradient_clip,
         adam_beta2=training.adam_beta2,

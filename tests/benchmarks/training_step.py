@@ -97,7 +97,8 @@ class _Pairs(pl.Callback):
 
     def _bare_step(self, batch: TranslationBatch) -> None:
         logits_BTV = self._network(batch.source_BS, batch.target_BT[:, :-1])
-        loss = next_token_loss(logits_BTV, batch.target_BT[:, 1:], pad_id=PAD)
+        summed, tokens = next_token_loss(logits_BTV, batch.target_BT[:, 1:], pad_id=PAD)
+        loss = summed / tokens
         self._optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)

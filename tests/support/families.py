@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tuneyard_modules.language_modeling import LanguageBatch, LanguageModelingModule, LanguageSettings
-from tuneyard_modules.masked_lm import MaskedLanguageModule, MaskedSettings
+from tuneyard_modules.masked_lm import Draws, MaskedBatch, MaskedLanguageModule, MaskedSettings, mask_words
 from tuneyard_modules.objective import Optimization, SequenceModule
 from tuneyard_modules.translation import TranslationBatch, TranslationModule, TranslationSettings
 from tuneyard_pipelines import architectures
@@ -96,6 +96,10 @@ def batch(architecture: str, *, seed: int = 0, rows: int = 4) -> Any:
         ended_BT = torch.cat([words_BT, torch.full((rows, 1), 2)], dim=1)
         target_BT = torch.cat([begun_BT, torch.full((rows, 1), 2)], dim=1)
         return TranslationBatch(list(range(rows)), ended_BT, target_BT, tokens=2 * rows * LENGTH, share=0.0)
+    if architecture in MASKED:
+        settings = MaskedSettings(mask_id=VOCAB)
+        draws = Draws.of(words_BT.shape, settings, torch.Generator().manual_seed(seed))
+        return MaskedBatch(*mask_words(words_BT, settings, draws), tokens=rows * (LENGTH - 1))
     return LanguageBatch(begun_BT[:, :-1], words_BT, tokens=rows * (LENGTH - 1), share=0.0)
 
 
@@ -103,7 +107,7 @@ def inputs(architecture: str, given: Any) -> tuple[Tensor, ...]:
     """What the network's `forward` takes of a batch."""
     if architecture in TRANSLATION:
         return given.source_BS, given.target_BT[:, :-1]
-    return (given.next_BT,) if architecture in MASKED else (given.tokens_BT,)
+    return (given.shown_BT,) if architecture in MASKED else (given.tokens_BT,)
 
 
 def losses(trained: SequenceModule, batches: Iterable[Any]) -> list[float]:

@@ -18,7 +18,7 @@ import torch
 from tuneyard_modules.translation import TranslationBatch
 from tuneyard_pipelines.data.errors import DataError
 from tuneyard_pipelines.data.order import cut, pair_batches, slices
-from tuneyard_pipelines.data.stream import Budget, Cursor, Stream
+from tuneyard_pipelines.data.stream import ALONE, Budget, Cursor, Piece, Sharing, Stream
 from tuneyard_pipelines.data.text_tokenizer import BOS, EOS, PAD
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tuneyard_pipelines.data.tokens import EncodedSplit, Ints, TokenLists
 
-__all__ = ["BatchStream", "Budget", "Cursor", "eval_batches"]
+__all__ = ["BatchStream", "Budget", "Cursor", "Sharing", "eval_batches"]
 
 
 class BatchStream(Stream[TranslationBatch]):
@@ -38,10 +38,17 @@ class BatchStream(Stream[TranslationBatch]):
     """
 
     def __init__(
-        self, encoded_train: EncodedSplit, *, sequence_length: int, batch_tokens: int, seed: int, budget: Budget
+        self,
+        encoded_train: EncodedSplit,
+        *,
+        sequence_length: int,
+        batch_tokens: int,
+        seed: int,
+        budget: Budget,
+        sharing: Sharing = ALONE,
     ) -> None:
         """Raises DataError if no pair fits `sequence_length`."""
-        super().__init__(budget)
+        super().__init__(budget, sharing)
         pairs = _Pairs.read(encoded_train)
         longest = np.maximum(pairs.source.lengths, pairs.target.lengths) + 1
         kept = np.flatnonzero(longest <= sequence_length)
@@ -62,8 +69,14 @@ class BatchStream(Stream[TranslationBatch]):
             self._pairs.tokens, self._kept, batch_tokens=self._batch_tokens, seed=self._seed, number=number
         )
 
-    def _build(self, members: Ints, share: float) -> TranslationBatch:
-        return _build(self._pairs, members, share)
+    def _tokens(self, members: Ints) -> int:
+        return int(self._pairs.tokens[members].sum())
+
+    def _build(self, piece: Piece) -> TranslationBatch:
+        batch = _build(self._pairs, piece.own, piece.share)._replace(tokens=piece.tokens)
+        if piece.silent:
+            batch.target_BT[:, 1:] = PAD
+        return batch
 
 
 def eval_batches(

@@ -13,16 +13,16 @@ Shapes: B windows, T sequence length, N tokens of the stream.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from tuneyard_modules.language_modeling import LanguageBatch
-from tuneyard_modules.masked_lm import MaskedBatch, MaskedSettings, mask_words
+from tuneyard_modules.masked_lm import Draws, MaskedBatch, MaskedSettings, mask_words
 from tuneyard_pipelines.data.order import window_batches
-from tuneyard_pipelines.data.stream import Budget, Stream
+from tuneyard_pipelines.data.stream import ALONE, Batch, Budget, Piece, Sharing, Stream
 from tuneyard_pipelines.data.text_tokenizer import BOS, EOS, PAD
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _CODE_POINTS = 0x110000
 
 
-class WindowStream(Stream[LanguageBatch]):
+class _Windows(Stream[Batch]):
     """The training windows of one trial, from any cursor on.
 
     In every pass the stream is cut at every `sequence_length` tokens from a random phase on, and the windows are
@@ -42,9 +42,16 @@ class WindowStream(Stream[LanguageBatch]):
     """
 
     def __init__(
-        self, encoded_train: EncodedSplit, *, sequence_length: int, batch_tokens: int, seed: int, budget: Budget
+        self,
+        encoded_train: EncodedSplit,
+        *,
+        sequence_length: int,
+        batch_tokens: int,
+        seed: int,
+        budget: Budget,
+        sharing: Sharing = ALONE,
     ) -> None:
-        super().__init__(budget)
+        super().__init__(budget, sharing)
         self._text = _Text(encoded_train)
         self.tokens_per_pass = self._text.length
         self._length, self._batch_tokens, self._seed = sequence_length, batch_tokens, seed
@@ -59,9 +66,45 @@ class WindowStream(Stream[LanguageBatch]):
             number=number,
         )
 
-    def _build(self, members: Ints, share: float) -> LanguageBatch:
-        ends_B = np.minimum(members + self._length, self.tokens_per_pass)
-        return _batch(self._text, np.maximum(members, 0), ends_B, np.maximum(members, 0), share)
+    def _tokens(self, members: Ints) -> int:
+        return int((self._ends(members) - np.maximum(members, 0)).sum())
+
+    def _ends(self, members: Ints) -> Ints:
+        ends: Ints = np.minimum(members + self._length, self.tokens_per_pass)
+        return ends
+
+    def _read(self, members: Ints, piece: Piece) -> LanguageBatch:
+        starts_B = np.maximum(members, 0)
+        return _batch(self._text, starts_B, self._ends(members), starts_B, piece.share)._replace(tokens=piece.tokens)
+
+
+class WindowStream(_Windows[LanguageBatch]):
+    """Windows in which every token is to be predicted from those before it."""
+
+    def _build(self, piece: Piece) -> LanguageBatch:
+        batch = self._read(piece.own, piece)
+        if piece.silent:
+            batch.next_BT[:] = PAD
+        return batch
+
+
+class MaskedStream(_Windows[MaskedBatch]):
+    """Windows with masks in them, other ones in every pass, which follow from seed and position."""
+
+    def __init__(self, encoded_train: EncodedSplit, settings: MaskedSettings, **windows: Any) -> None:
+        """`windows` as of `WindowStream`."""
+        super().__init__(encoded_train, **windows)
+        self._settings = settings
+
+    def _build(self, piece: Piece) -> MaskedBatch:
+        whole = self._read(piece.members, piece)  # so that it does not matter who trains on what of it
+        chance = np.random.SeedSequence([self._seed, piece.position]).generate_state(1, np.uint64)[0] >> np.uint64(1)
+        generator = torch.Generator().manual_seed(int(chance))
+        draws = Draws.of(whole.next_BT.shape, self._settings, generator)
+        shown_BT, target_BT = (part[piece.rows] for part in mask_words(whole.next_BT, self._settings, draws))
+        if piece.silent:
+            target_BT[:] = PAD
+        return MaskedBatch(shown_BT, target_BT, whole.tokens, whole.share)
 
 
 def evaluation_windows(
@@ -102,7 +145,8 @@ def masked_windows(
     """
     text = _Text(encoded_split)
     ids_N = torch.from_numpy(text.at(np.arange(text.length)))
-    shown_N, target_N = mask_words(ids_N, settings, torch.Generator().manual_seed(seed))
+    draws = Draws.of(ids_N.shape, settings, torch.Generator().manual_seed(seed))
+    shown_N, target_N = mask_words(ids_N, settings, draws)
     windows = max(1, batch_tokens // sequence_length)
     batches = []
     for first in range(0, text.length, windows * sequence_length):

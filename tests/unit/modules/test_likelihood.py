@@ -74,6 +74,21 @@ def test_the_loss_is_the_mean_over_counted_tokens_and_can_be_smoothed() -> None:
     logits, following = _case(3)
     logs, real = logits.log_softmax(-1), following != 0
     plain = -logs.gather(-1, following[..., None])[..., 0][real].mean()
-    assert_close(next_token_loss(logits, following, pad_id=0), plain)
+    assert_close(_mean(next_token_loss(logits, following, pad_id=0)), plain)
     smoothed = 0.8 * plain - 0.2 * logs.mean(-1)[real].mean()
-    assert_close(next_token_loss(logits, following, pad_id=0, label_smoothing=0.2), smoothed)
+    assert_close(_mean(next_token_loss(logits, following, pad_id=0, label_smoothing=0.2)), smoothed)
+
+
+def test_without_a_token_the_loss_is_nothing_and_so_is_its_gradient() -> None:
+    logits, following = _case(3)
+    logits.requires_grad_()
+    summed, tokens = next_token_loss(logits, torch.zeros_like(following), pad_id=0, label_smoothing=0.2)
+    summed.backward()
+    assert (summed.item(), tokens.item()) == (0.0, 0)
+    assert logits.grad is not None
+    assert not logits.grad.any()
+
+
+def _mean(loss: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    summed, tokens = loss
+    return summed / tokens

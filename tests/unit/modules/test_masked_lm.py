@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tuneyard_modules.language_modeling import LanguageBatch
-from tuneyard_modules.masked_lm import MaskedBatch, MaskedLanguageModule, MaskedSettings, mask_words
+from tuneyard_modules.masked_lm import Draws, MaskedBatch, MaskedLanguageModule, MaskedSettings, mask_words
 from tuneyard_modules.objective import Optimization
 
 SETTINGS = MaskedSettings(mask_id=50)
@@ -20,9 +19,13 @@ def words(*shape: int) -> Tensor:
     return torch.randint(4, 50, shape, generator=torch.Generator().manual_seed(0))
 
 
+def masked(text: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    return mask_words(text, SETTINGS, Draws.of(text.shape, SETTINGS, torch.Generator().manual_seed(seed)))
+
+
 def test_fifteen_in_a_hundred_are_hidden_most_of_them_behind_the_mask() -> None:
     text = words(400, 500)
-    shown, target = mask_words(text, SETTINGS, torch.Generator().manual_seed(1))
+    shown, target = masked(text, 1)
     hidden = target != 0
     assert hidden.float().mean().item() == pytest.approx(0.15, abs=0.003)
     assert torch.equal(target[hidden], text[hidden])
@@ -37,13 +40,13 @@ def test_fifteen_in_a_hundred_are_hidden_most_of_them_behind_the_mask() -> None:
 def test_special_tokens_are_never_hidden_and_one_word_always_is() -> None:
     text = torch.tensor([[1, 7, 2, 0, 0], [3, 2, 2, 0, 0]])
     for seed in range(50):
-        shown, target = mask_words(text, SETTINGS, torch.Generator().manual_seed(seed))
+        shown, target = masked(text, seed)
         assert target.tolist() == [[0, 7, 0, 0, 0], [0] * 5]
         assert torch.equal(shown.masked_fill(target == 7, 7), text)
 
 
 def test_a_seed_hides_the_same_words_again() -> None:
-    one, again, other = (mask_words(words(9, 9), SETTINGS, torch.Generator().manual_seed(seed)) for seed in (5, 5, 6))
+    one, again, other = (masked(words(9, 9), seed) for seed in (5, 5, 6))
     assert torch.equal(one[0], again[0])
     assert not torch.equal(one[0], other[0])
 
@@ -65,21 +68,17 @@ def module() -> MaskedLanguageModule:
 
 def test_the_loss_is_the_mean_over_what_is_hidden() -> None:
     text_BT = words(4, 30)
-    batch = LanguageBatch(torch.zeros_like(text_BT), text_BT, tokens=120, share=0.0)
     trained = module()
-    torch.manual_seed(3)
-    loss = trained.loss(batch)
-    torch.manual_seed(3)
-    shown, target = mask_words(text_BT, SETTINGS)
+    shown, target = masked(text_BT, 3)
     hidden = target != 0
     expected = F.cross_entropy(trained.network(shown)[hidden], target[hidden])
-    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(trained.loss(MaskedBatch(shown, target, tokens=120)), expected)
 
 
 def test_a_batch_without_a_word_costs_nothing_and_has_a_gradient() -> None:
     trained = module()
     nothing_BT = torch.full((2, 3), 2)
-    loss = trained.loss(LanguageBatch(nothing_BT, nothing_BT, tokens=6, share=0.0))
+    loss = trained.loss(MaskedBatch(*masked(nothing_BT, 1), tokens=6))
     loss.backward()
     assert loss.item() == 0.0
     assert not trained.network.table.grad.any()
@@ -87,7 +86,7 @@ def test_a_batch_without_a_word_costs_nothing_and_has_a_gradient() -> None:
 
 def test_validation_counts_each_hidden_word_once() -> None:
     validated = module().eval()
-    shown, target = mask_words(words(6, 20), SETTINGS, torch.Generator().manual_seed(4))
+    shown, target = masked(words(6, 20), 4)
     for rows in (slice(0, 1), slice(1, 6)):
         validated.validation_step(MaskedBatch(shown[rows], target[rows], tokens=1), 0)
     hidden = target != 0

@@ -47,6 +47,9 @@ class Recorder(Logger):
         self.rows.append((step, dict(metrics)))
 
 
+ONE_TOKEN = torch.tensor(1)
+
+
 class Batch(NamedTuple):
     value: torch.Tensor
     tokens: int
@@ -60,8 +63,8 @@ class Line(SequenceModule):
         super().__init__(optimization, **kwargs)
         self.weight = torch.nn.Parameter(torch.ones(1, 1))
 
-    def loss(self, batch: Batch) -> torch.Tensor:
-        return (self.weight * batch.value).sum()
+    def summed_loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        return (self.weight * batch.value).sum(), ONE_TOKEN
 
 
 def _trainer(**kwargs: Any) -> pl.Trainer:
@@ -134,8 +137,8 @@ def test_divergence_leaves_the_weights_alone(bad: float) -> None:
 class Root(Line):
     """Where it begins its gradient is infinite."""
 
-    def loss(self, batch: Batch) -> torch.Tensor:
-        return (self.weight - 1.0).sqrt().sum()
+    def summed_loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        return (self.weight - 1.0).sqrt().sum(), ONE_TOKEN
 
 
 def test_an_infinite_gradient_of_a_finite_loss_is_divergence() -> None:
@@ -341,8 +344,8 @@ def test_in_16_bits_the_gradient_is_clipped_as_it_is_without_the_scale() -> None
 
 def test_in_16_bits_a_gradient_that_overflows_costs_a_step_and_no_trial() -> None:
     class Overflows(Line):
-        def loss(self, batch: Batch) -> torch.Tensor:
-            return (self.weight.half() * batch.value.half()).sum().float()
+        def summed_loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+            return (self.weight.half() * batch.value.half()).sum().float(), ONE_TOKEN
 
     halves, module = Halves(2.0**16), Overflows()
     _trainer(plugins=[halves.plugin]).fit(module, _line_batches(2.0))
