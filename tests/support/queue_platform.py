@@ -102,10 +102,6 @@ class Platform:
     def events(self, entry: Entry) -> list[Event]:
         return self.queue.store.events(entry.job.sweep_id)
 
-    def path(self, entry: Entry) -> list[str]:
-        """The states that it went through."""
-        return [event.after for event in self.events(entry) if event.after != event.before]
-
 
 @contextlib.contextmanager
 def platform_in(home: Path, *, database: str, uri: str) -> Iterator[Platform]:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from cluster_stand_in import Cluster
+from service import Served, serving
 from tiny_sweep import tiny
 
+from tuneyard.client import Client
 from tuneyard.dispatcher import (
     CLUSTER_GONE_S,
     FIRST_WAIT_S,
@@ -22,7 +24,7 @@ from tuneyard.dispatcher import (
     Dispatcher,
     Settings,
 )
-from tuneyard.jobs import DriverEnd
+from tuneyard.jobs import ENDED, DriverEnd
 from tuneyard.queue import Queue
 from tuneyard.store import LEAD_TTL_S, Entry, LeadLost, Limits, Store
 from tuneyard_pipelines import control
@@ -91,39 +93,64 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Team]]:
     store.close()
 
 
-def test_q1_five_hundred_submits_at_once_start_in_order_and_under_the_cap(make: Callable[..., Team]) -> None:
-    team = make(most_drivers=40)
-    priorities = [number % 5 * 20 for number in range(500)]
-    spec = tiny(**ONE)
-    with ThreadPoolExecutor(8) as people:
-        entries_made = people.map(lambda priority: team.queue.submit(spec, priority=priority), priorities)
-        ids = [entry.job.sweep_id for entry in entries_made]
-    entries = {sweep_id: team.entry(sweep_id) for sweep_id in ids}
-    assert len(entries) == 500
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with serving(tmp_path, TUNEYARD_RAY="http://127.0.0.1:9") as found:
+        yield found
+
+
+def behind(served: Served, **settings: Any) -> Team:
+    """The dispatcher and the cluster of a queue that its users reach over HTTP."""
+    home = served.service.home
+    return Team(Queue(served.service.store, home, "ann"), Cluster(home), Settings(home, **settings))
+
+
+def test_q1_five_hundred_submits_at_once_start_in_order_and_under_the_cap(served: Served) -> None:
+    team, spec = behind(served, most_drivers=40), tiny(**ONE).text()
+    people = [served.client(f"person{number}") for number in range(20)]
+
+    def submit(person: Client) -> list[tuple[str, int]]:
+        priorities = [number % 5 * 20 for number in range(25)]
+        return [(person.submit(spec, priority=priority).sweep_id, priority) for priority in priorities]
+
+    with ThreadPoolExecutor(len(people)) as at_once:
+        submits = [one for submitted in at_once.map(submit, people) for one in submitted]
+    asked = dict(submits)
+    listed = {sweep.sweep_id: sweep for sweep in people[0].sweeps()}
+    assert len(submits) == 500
+    assert sorted(listed) == sorted(sweep_id for sweep_id, _ in submits), "each is there, once"
     while len(team.cluster.submitted) < 500 or team.cluster.running:
         team.step()
         for name in team.cluster.running:
             team.cluster.end(name, DONE)
     assert team.cluster.most_at_once == 40
-    in_order = sorted(ids, key=lambda one: (-entries[one].priority, entries[one].job.queued_ms, one))
+    in_order = sorted(asked, key=lambda one: (-asked[one], listed[one].created_ms, one))
     assert team.cluster.submitted == [f"{sweep_id}-a1" for sweep_id in in_order]
     team.step()
-    assert {team.state(sweep_id) for sweep_id in ids} == {("succeeded", "")}
+    assert [(sweep.state, sweep.reason) for sweep in people[0].sweeps()] == [("succeeded", "")] * 500
 
 
-def test_q8_a_small_sweep_does_not_pass_a_large_one_of_higher_priority(make: Callable[..., Team]) -> None:
-    team = make()
-    first = team.submit(resources__gpus_per_worker=6, **ONE)
+def test_q8_small_sweeps_do_not_pass_a_large_one_of_higher_priority(served: Served) -> None:
+    team, ann, bob = behind(served), served.client("ann"), served.client("bob")
+
+    def submit(person: Client, gpus: int, priority: int) -> str:
+        return person.submit(tiny(resources__gpus_per_worker=gpus, **ONE).text(), priority=priority).sweep_id
+
+    first = submit(ann, 6, 50)
     team.step()
-    large = team.submit(priority=80, resources__gpus_per_worker=4, **ONE)
-    small = team.submit(priority=20, resources__gpus_per_worker=1, **ONE)
-    team.step()
-    assert team.entry(large).waits_for == "needs 4 GPUs a trial, 2 free; the next"
-    assert team.state(small) == ("queued", "")
-    assert large in team.entry(small).waits_for
+    small = [submit(bob, 1, 20)]
+    large = submit(ann, 4, 80)
+    for _ in range(3):
+        small.append(submit(bob, 1, 20))
+        team.step()
+        assert ann.sweep(large).queue["waits_for"] == "needs 4 GPUs a trial, 2 free; the next"
+        for sweep in map(bob.sweep, small):
+            assert sweep.state == "queued"
+            assert large in sweep.queue["waits_for"]
     team.end(first)
     team.step(2)
-    assert team.state(large)[0] == team.state(small)[0] == "running"
+    assert team.cluster.submitted == [f"{sweep_id}-a1" for sweep_id in (first, large, *small)]
+    assert {bob.sweep(sweep_id).state for sweep_id in (large, *small)} == {"running"}
 
 
 def test_s8_what_can_never_fit_is_refused_with_what_there_is(make: Callable[..., Team]) -> None:
@@ -319,24 +346,53 @@ def test_a_paused_queue_starts_nothing_and_says_why(make: Callable[..., Team]) -
     assert team.state(sweep_id)[0] == "running"
 
 
-def test_q7_a_sweep_that_waits_is_cancelled_at_once_and_twice_is_harmless(make: Callable[..., Team]) -> None:
-    team = make()
-    sweep_id = team.submit(**ONE)
+@pytest.mark.parametrize(
+    ("moment", "before", "answered", "end"),
+    [
+        ("queued", "queued", "cancelled", "cancelled"),
+        ("starting", "submitting", "stopping", "cancelled"),
+        ("running", "running", "stopping", "cancelled"),
+        ("finishing", "stopping", "stopping", "cancelled"),
+        ("just over", "running", "stopping", "succeeded"),
+    ],
+)
+def test_q7_a_cancel_at_any_moment_and_again_ends_in_one_state(
+    served: Served, monkeypatch: pytest.MonkeyPatch, moment: str, before: str, answered: str, end: str
+) -> None:
+    team, ann = behind(served), served.client("ann")
+    sweep_id = ann.submit(tiny(**ONE).text()).sweep_id
+    with monkeypatch.context() as patch:
+        if moment == "starting":
+            patch.setattr(team.cluster, "submit", lambda *arguments, **options: 1 / 0)
+        if moment != "queued":
+            team.step()
+    if moment == "finishing":
+        ann.stop(sweep_id)
+        team.step()
+    if moment == "just over":
+        team.end(sweep_id)
+    assert ann.sweep(sweep_id).state == before
+
     for _ in range(2):
-        assert team.queue.cancel(sweep_id).job.state == "cancelled"
+        assert (now := ann.cancel(sweep_id)).state == answered
+        assert now.reason == "user_cancel"
     team.step()
-    assert team.cluster.submitted == []
-    assert [event.after for event in team.queue.store.events(sweep_id)] == ["queued", "cancelled"]
+    for name in team.cluster.stopped:
+        team.cluster.end(name, DriverEnd("lost", "interrupted"))
+    team.step(2)
+    assert ann.sweep(sweep_id).state == end
+    assert team.cluster.running == [], "nothing holds GPUs any more"
+    assert len(team.cluster.stopped) == (moment in ("running", "finishing")), "its driver was told once"
+    assert len(team.cluster.submitted) == (moment in ("running", "finishing", "just over"))
 
-
-def test_a_sweep_that_has_ended_is_not_cancelled(make: Callable[..., Team]) -> None:
-    team = make()
-    sweep_id = team.submit(**ONE)
-    team.step()
-    team.end(sweep_id)
-    team.step()
-    with pytest.raises(RefusedError, match=r"is succeeded and cannot be asked to stop"):
-        team.queue.cancel(sweep_id)
+    told = ann.events(sweep_id)
+    assert [event.after for event in told if event.after in ENDED] == [end]
+    if end == "cancelled":
+        assert ann.cancel(sweep_id).state == "cancelled"
+    else:
+        with pytest.raises(RefusedError, match=r"is succeeded and cannot be asked to stop"):
+            ann.cancel(sweep_id)
+    assert ann.events(sweep_id) == told
 
 
 def test_trouble_with_one_sweep_keeps_no_other_from_its_turn(
