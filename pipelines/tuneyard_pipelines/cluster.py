@@ -7,32 +7,33 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
 
-from tuneyard_pipelines.capacity import Node, Shape, never_fits
+from tuneyard_pipelines.capacity import ACCELERATOR, Node, Shape, never_fits
 from tuneyard_pipelines.errors import CapacityError
 from tuneyard_pipelines.spec import Resources
 
 log = logging.getLogger(__name__)
 
+ACCELERATOR_SHARE = 0.001  # a node has 1 of its kind, whatever it runs: Ray's own requests take so much of it
 OBJECT_STORE_BYTES = 200 << 20  # trials read memory-mapped files; Ray's own default takes a third of the memory
 
 
 @contextlib.contextmanager
-def cluster(resources: Resources) -> Iterator[None]:
-    """A Ray cluster that can run a trial: the one this process is connected to, or one of its own on this machine.
+def cluster(shapes: Iterable[Shape]) -> Iterator[None]:
+    """A Ray cluster that can run trials of each of these shapes: the one this process is connected to, or its own.
 
-    Raises CapacityError when no node holds what one trial asks for; it would otherwise wait for ever.
+    Raises CapacityError for a shape that it could not hold if it were empty; such a trial would wait for ever.
     """
     quiet()
     own = not ray.is_initialized()
     try:
         if own:
             _start_ray()
-        check_resources(resources, nodes())
+        check_resources(shapes, nodes())
         yield
     finally:
         if own:
@@ -71,18 +72,21 @@ def quiet() -> None:
 
 
 def request(resources: Resources) -> dict[str, float]:
-    """What Ray reserves for a trial."""
+    """What Ray reserves for one worker of a trial."""
+    kind = resources.accelerator_type
     return {
         "cpu": resources.cpus_per_worker,
         "gpu": resources.gpus_per_worker,
         "memory": resources.memory_per_worker_bytes,
+        **({f"{ACCELERATOR}{kind}": ACCELERATOR_SHARE} if kind else {}),
     }
 
 
-def check_resources(resources: Resources, there: Sequence[Node]) -> None:
-    """Raises CapacityError, naming what exists, unless one node alone can hold a trial."""
-    if reason := never_fits(Shape.of(resources), there):
-        raise CapacityError(reason)
+def check_resources(shapes: Iterable[Shape], there: Sequence[Node]) -> None:
+    """Raises CapacityError, naming what exists, unless the empty nodes hold a trial of each shape."""
+    for shape in shapes:
+        if reason := never_fits(shape, there):
+            raise CapacityError(reason)
 
 
 def nodes() -> list[Node]:

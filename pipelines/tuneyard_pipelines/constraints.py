@@ -46,6 +46,13 @@ class Constraint:
         except (TypeError, ValueError, ArithmeticError) as error:
             raise ConstraintError(str(error)) from None
 
+    def allows(self, values: Mapping[str, Any]) -> bool:
+        """Whether it holds; where it cannot be computed, it does not."""
+        try:
+            return self.holds(values)
+        except ConstraintError:
+            return False
+
 
 def parse(text: str, names: Mapping[str, str]) -> Constraint:
     """Read an expression; `names` maps every name that may be used to its dotted key. Raises ConstraintError."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuneyard_pipelines import sweep
-from tuneyard_pipelines.capacity import Node
+from tuneyard_pipelines.capacity import Node, Shape
 from tuneyard_pipelines.cluster import cluster, nodes
 from tuneyard_pipelines.journal import SweepFolder
 from tuneyard_pipelines.metrics import MetricReader
@@ -69,7 +69,7 @@ def run(home: Path) -> GpuTest:
 
     Raises TuneyardError where not even a sweep comes about.
     """
-    with cluster(Resources()):
+    with cluster([Shape.of(Resources())]):
         there = nodes()
         gpus = sum(int(node.gpus) for node in there)
         if not gpus:

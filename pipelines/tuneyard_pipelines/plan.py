@@ -360,8 +360,8 @@ def _too_large(spec: SweepSpec, costs: list[_Weighed], machine: Machine) -> Iter
         return
     least_bytes = min(weighed.cost["parameters"] for weighed in costs) * cost.STATE_FLOATS * cost.FLOAT_BYTES
     limits = [("this machine has", machine.memory_bytes)]
-    if not spec.resources.gpus_per_worker:
-        limits.append(("resources.memory_per_worker is", spec.resources.memory_per_worker_bytes))
+    if spec.shapes and not any(shape.gpus for shape in spec.shapes):
+        limits.append(("resources.memory_per_worker is", max(shape.memory_bytes for shape in spec.shapes)))
     quota_bytes = spec.budget.checkpoint_limit_bytes
     state_bytes = least_bytes * 3 // cost.STATE_FLOATS  # a checkpoint holds no gradients
     if quota_bytes is not None and state_bytes > quota_bytes:

@@ -6,13 +6,14 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ray.tune.search import Searcher
 
 from tuneyard_pipelines import checkpoints, control, promotion
+from tuneyard_pipelines.capacity import Shape
 from tuneyard_pipelines.catalog import Mode, Vocabularies
 from tuneyard_pipelines.control import Finish, Inbox, Wishes
 from tuneyard_pipelines.errors import TuneyardError
@@ -51,7 +52,7 @@ class _VariantSearch:
 
 
 class LegSearcher(Searcher):
-    """Suggests (trial, rung) pairs. The journal is its state; what it keeps beside it lasts for one attempt only.
+    """Suggests (trial, rung) pairs, each once it has room. The journal is its state; the rest lasts for one attempt.
 
     Tune pickles its searcher now and then for a restore that is never made: the journal is all that an attempt needs.
     `finishing` is set from outside: no leg begins any more, those that run come to their end.
@@ -64,13 +65,16 @@ class LegSearcher(Searcher):
         attempt: int,
         now_ms: Callable[[], int],
         vocabularies: Vocabularies | None = None,
+        fits: Callable[[Sequence[Shape], Shape], bool] = lambda running, shape: True,
     ) -> None:
+        """`fits(running, shape)`: whether the cluster has room for one more trial beside those that run."""
         super().__init__(metric="leg", mode=spec.mode)  # Tune wants the name of something that is reported
         self._journal, self._spec, self._attempt, self._now_ms = journal, spec, attempt, now_ms
         self._variants = {
             name: _VariantSearch(variant, Space(variant, vocabularies=vocabularies))
             for name, variant in spec.by_variant.items()
         }
+        self._fits = fits
         self._inbox = Inbox(journal.folder)
         self.heard = 0  # requests that were followed
         self._legs: dict[str, Leg] = {}
@@ -116,6 +120,8 @@ class LegSearcher(Searcher):
         if not isinstance(step, Go):
             return None if step is Else.WAIT else Searcher.FINISHED
         trial = self._journal.state.trials[step.trial]
+        if not self._has_room(trial):
+            return None  # it is the first to be asked again, so that none with fewer workers takes its place for ever
         leg = Leg(
             folder=str(self._journal.folder.path),
             trial=trial.id,
@@ -151,6 +157,14 @@ class LegSearcher(Searcher):
 
     def restore(self, checkpoint_path: str) -> None:
         """The journal is the state."""
+
+    def _has_room(self, trial: TrialState) -> bool:
+        """Whether its leg fits beside those that run; where none runs, Ray waits for it as for a lost node."""
+        running = [self._shape(leg.variant, leg.point) for leg in self._legs.values()]
+        return not running or self._fits(running, self._shape(trial.variant, trial.point))
+
+    def _shape(self, variant: str, point: Point) -> Shape:
+        return Shape.of(self._variants[variant].spec.at(point).resources)
 
     def _next(self) -> Go | Else:
         """The next leg of a trial that still has its place."""

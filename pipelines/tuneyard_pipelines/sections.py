@@ -45,6 +45,11 @@ class OneOf:
         return {"type": "string", "enum": list(self.known())}
 
 
+@dataclass(frozen=True)
+class Listed:
+    """Marks a number whose range is a list, since not every number between two ends is allowed."""
+
+
 class Part(BaseModel):
     """A section of a spec: strict, frozen, no unknown keys."""
 
@@ -57,10 +62,10 @@ def refusal(reason: str) -> PydanticCustomError:
 
 
 class Ranged:
-    """Marks a section in which every key but those of `fixed` may be a range."""
+    """Marks a section in which every key but those of `fixed` may be a range; `base` is what it shares with `plain`."""
 
-    def __init__(self, plain: type[Part], fixed: tuple[str, ...] = ()) -> None:
-        self.plain, self.fixed = plain, fixed
+    def __init__(self, plain: type[Part], fixed: tuple[str, ...] = (), base: type[Part] = Part) -> None:
+        self.plain, self.fixed, self._base = plain, fixed, base
 
     @cached_property
     def variant(self) -> type[Part]:
@@ -71,7 +76,7 @@ class Ranged:
         }
         return create_model(
             f"{self.plain.__name__}Ranges",
-            __base__=Part,
+            __base__=self._base,
             __module__=self.plain.__module__,
             __doc__=self.plain.__doc__,
             **fields,
@@ -92,8 +97,7 @@ def nested(field: FieldInfo) -> type[Part] | None:
 
 def takes(field: FieldInfo, *, ranged: bool = False) -> str:
     """What a key takes, in words, from its type and bounds; with `ranged` also the forms of range."""
-    kind = _kind(field.annotation)
-    forms = ", ".join(ranges.FORMS[kind]) if ranged else ""
+    forms = ", ".join(ranges.FORMS[_range_kind(field)]) if ranged else ""
     return _scalar_words(field) + (f", or a range: {forms}" if forms else "")
 
 
@@ -155,7 +159,7 @@ class _RangedKey:
             return written
         try:
             if isinstance(written, list | dict):
-                return ranges.read(written, _kind(self.field.annotation), self._value)
+                return ranges.read(written, _range_kind(self.field), self._value)
             return self.one.validate_python(written)
         except ValidationError:
             reason = f"allowed: {takes(self.field, ranged=True)}"
@@ -179,8 +183,7 @@ class _RangedKey:
         return core_schema.no_info_plain_validator_function(self.read, serialization=written)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        kind = _kind(self.field.annotation)
-        return _ranged_schema(self.one.json_schema(), kind, nullable=self.field.default is None)
+        return _ranged_schema(self.one.json_schema(), _range_kind(self.field), nullable=self.field.default is None)
 
 
 def _ranged_schema(scalar: dict[str, Any], kind: type, *, nullable: bool) -> dict[str, Any]:
@@ -220,6 +223,12 @@ def words_of(annotation: Any) -> tuple[str, ...]:
     core = _core(annotation)
     words = get_args(core) if get_origin(core) is Literal else ()
     return tuple(word for word in words if isinstance(word, str))
+
+
+def _range_kind(field: FieldInfo) -> type:
+    """The type by whose forms a range of the key is written."""
+    listed = any(isinstance(mark, Listed) for mark in (*field.metadata, *_marks(field.annotation)))
+    return str if listed else _kind(field.annotation)
 
 
 def _kind(annotation: Any) -> type:

@@ -6,6 +6,8 @@ import codecs
 import glob
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +15,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from tuneyard_pipelines import architectures, spec_checks, spec_errors, spec_yaml
+from tuneyard_pipelines.capacity import Shape
 from tuneyard_pipelines.catalog import (
     GOES_WITH,
     METRICS,
@@ -26,6 +29,7 @@ from tuneyard_pipelines.catalog import (
 )
 from tuneyard_pipelines.keys import (
     MODEL,
+    RESOURCES,
     TRAINING,
     Budget,
     Columns,
@@ -44,8 +48,9 @@ from tuneyard_pipelines.keys import (
     Variant,
     Whole,
 )
-from tuneyard_pipelines.ranges import Choice, Point, Range, Scalar
+from tuneyard_pipelines.ranges import Choice, Integers, Point, Range, Scalar
 from tuneyard_pipelines.sections import Part, Says
+from tuneyard_pipelines.space import constraint_of
 from tuneyard_pipelines.spec_errors import SpecError
 
 __all__ = [
@@ -77,7 +82,7 @@ __all__ = [
     "short_name",
 ]
 
-_SECTIONS = ("model", "training", "data.tokenizer")
+_SECTIONS = ("model", "training", "data.tokenizer", "resources")
 _LABELS = {
     "model.d_model": "width",
     "model.num_heads": "heads",
@@ -87,6 +92,7 @@ _LABELS = {
     "data.tokenizer.type": "tokenizer",
 }
 _LONGEST_NAME = 120
+_MOST_CHOICES, _MOST_SHAPES = 256, 10_000
 VARIANT = "variant"  # what a point calls its variant
 _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
@@ -99,6 +105,7 @@ class TrialConfig(Part):
     model: Model
     training: Training
     tokenizer: Tokenizer
+    resources: Resources = Field(default_factory=Resources)
 
     def flat(self) -> dict[str, Scalar]:
         """Dotted key -> value, as the spec names them; what does not apply to the point is left out."""
@@ -107,6 +114,7 @@ class TrialConfig(Part):
             | {f"model.{key}": value for key, value in self.model}
             | {f"training.{key}": value for key, value in self.training}
             | {f"data.tokenizer.{key}": value for key, value in self.tokenizer}
+            | {f"resources.{key}": value for key, value in self.resources if key not in RESOURCES.fixed}
         )
 
 
@@ -127,7 +135,9 @@ class SweepSpec(Part):
         default_factory=lambda: TRAINING.variant(), description="How a trial is trained."
     )
     search: Search = Field(default_factory=Search, description="Which points are tried, and how long each.")
-    resources: Resources = Field(default_factory=Resources, description="What one trial takes of the machine.")
+    resources: Annotated[Part, RESOURCES] = Field(
+        default_factory=lambda: RESOURCES.variant(), description="What one trial takes of the cluster."
+    )
     constraints: Annotated[
         tuple[Text, ...],
         Field(strict=False, max_length=100),
@@ -166,8 +176,10 @@ class SweepSpec(Part):
         Raises InputError for an architecture that cannot be used.
         """
         values: dict[str, Any] = {"task": self.task, "seed": self.seed}
-        for section, part in zip(_SECTIONS, (self.model, self.training, self.data.tokenizer), strict=True):
-            values |= {f"{section}.{key}": value for key, value in part}
+        parts = (self.model, self.training, self.data.tokenizer, self.resources)
+        for section, part in zip(_SECTIONS, parts, strict=True):
+            fixed = RESOURCES.fixed if section == "resources" else ()
+            values |= {f"{section}.{key}": value for key, value in part if key not in fixed}
         architecture = architectures.find(self.architecture)
         values = {key: value if architecture.follows(key) else None for key, value in values.items()}
         return values | {"model.architecture": self.architecture}
@@ -233,6 +245,23 @@ class SweepSpec(Part):
         """Varied key -> the short name that tables and run names use; no two are equal."""
         return {key: short_name(key) for key in self.varied}
 
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """What trials may ask for: a shape for each choice of resources that no constraint over these alone forbids.
+
+        Of whole numbers with more than 256 choices, and where there are too many shapes, the two ends stand for all.
+        """
+        held = {key: value for key, value in self.values.items() if key.startswith("resources.")}
+        listed = {key: _listed(value, _MOST_CHOICES) for key, value in held.items()}
+        if prod(map(len, listed.values())) > _MOST_SHAPES:
+            listed = {key: _listed(value, 2) for key, value in held.items()}
+        constraints = [constraint_of(text, self.values) for text in self.constraints]
+        mine = [one for one in constraints if set(one.names) <= held.keys()]
+        points = (dict(zip(listed, values, strict=True)) for values in product(*listed.values()))
+        allowed = (point for point in points if all(one.allows(point) for one in mine))
+        chosen = ({key.rpartition(".")[2]: value for key, value in point.items()} for point in allowed)
+        return tuple(dict.fromkeys(Shape.of(self._resources(values)) for values in chosen))
+
     @property
     def metric(self) -> str:
         """What trials are compared by."""
@@ -293,7 +322,13 @@ class SweepSpec(Part):
             model=Model.model_validate(sections["model"]),
             training=Training.model_validate(sections["training"]),
             tokenizer=Tokenizer.model_validate(sections["data.tokenizer"]),
+            resources=self._resources(sections["resources"]),
         )
+
+    def _resources(self, chosen: Mapping[str, Any]) -> Resources:
+        """Those of a trial with these values of the keys that may be ranges."""
+        fixed = {key: getattr(self.resources, key) for key in RESOURCES.fixed}
+        return Resources.model_validate({**fixed, **chosen})
 
     def _with(self, name: str, variant: Variant) -> SweepSpec:
         tokenizer = _overlaid(self.data.tokenizer, variant.data.tokenizer)
@@ -390,6 +425,14 @@ def _overlaid(part: Part, over: Part) -> Part:
         if key in type(part).model_fields and key not in given and belongs_elsewhere:
             given[key] = type(part).model_fields[key].default
     return part.model_copy(update=given)
+
+
+def _listed(held: Any, most: int) -> tuple[Any, ...]:
+    """The choices of a range that can be counted, the two ends of one with more than `most`; a value alone."""
+    if isinstance(held, Choice | Integers):
+        numbers = range(held.size) if held.size <= most else (0, held.size - 1)
+        return tuple(held.value(number) for number in numbers)
+    return (held,)
 
 
 def _choices(held: Any) -> tuple[Any, ...]:

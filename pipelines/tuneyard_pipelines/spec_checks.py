@@ -68,6 +68,8 @@ def problems(spec: SweepSpec) -> Iterator[Misfit]:
             _vocabulary,
             _constraints,
             _training,
+            _workers,
+            _accelerator,
         ):
             for misfit in check(variant):
                 path = _where(misfit.path, spec, name)
@@ -465,10 +467,7 @@ def _training(spec: SweepSpec) -> Iterator[Misfit]:
     """Schedules with what they need, and half precision without a GPU."""
 
     def ends(name: str) -> tuple[Any, ...]:
-        held = spec.values[f"training.{name}"]
-        if isinstance(held, ranges.Choice):
-            return held.values
-        return (held.low, held.high) if isinstance(held, ranges.Range) else (held,)
+        return _choices(spec.values[f"training.{name}"])
 
     def misfit(name: str, message: str, *reads: str) -> Misfit:
         return Misfit(("training", name), message, tuple(("training", read) for read in (name, *reads)))
@@ -484,7 +483,35 @@ def _training(spec: SweepSpec) -> Iterator[Misfit]:
     if "warmup_stable_decay" in schedules and most + max(ends("decay")) > 1:
         message = f"found {max(ends('decay')):g} beside a warmup of {most:g}: together they must not be above 1"
         yield misfit("decay", f"{message}; lower one of them", "schedule", "warmup")
-    if "16-mixed" in ends("precision") and not spec.resources.gpus_per_worker:
+    if "16-mixed" in ends("precision") and 0 in _choices(spec.values["resources.gpus_per_worker"]):
         message = "found 16-mixed, which needs a GPU; set resources.gpus_per_worker, or use bf16-mixed"
         reads: tuple[Path, ...] = (("training", "precision"), ("resources", "gpus_per_worker"))
         yield Misfit(("training", "precision"), message, reads)
+
+
+def _workers(spec: SweepSpec) -> Iterator[Misfit]:
+    """Several of them need something to share: gradients, and a token of each batch for each."""
+    here, batch = ("resources", "workers"), ("training", "batch_tokens")
+    most = max(_choices(spec.values["resources.workers"]))
+    if most > 1 and architectures.find(spec.architecture).counts:
+        message = f"found {most}; {spec.architecture} counts and has no gradients to share: it takes 1"
+        yield Misfit(here, message, (here, ("model", "architecture")))
+    elif (least := min(_choices(spec.values[dotted(batch)]) or (most,))) < most:
+        message = f"found {least}, the tokens of all workers together, for {most} workers: at least one each; raise it"
+        yield Misfit(batch, message, (batch, here))
+
+
+def _accelerator(spec: SweepSpec) -> Iterator[Misfit]:
+    here, gpus = ("resources", "accelerator_type"), ("resources", "gpus_per_worker")
+    if spec.values[dotted(here)] is not None and 0 in _choices(spec.values[dotted(gpus)]):
+        message = "goes with a GPU only; take it out, or set gpus_per_worker above 0"
+        yield Misfit(here, message, (here, gpus))
+
+
+def _choices(held: Any) -> tuple[Any, ...]:
+    """The values of a list, the two ends of another range, a value alone; none where there is none."""
+    if isinstance(held, ranges.Choice):
+        return held.values
+    if isinstance(held, ranges.Integers | ranges.Continuous):
+        return held.low, held.high
+    return () if held is None else (held,)

@@ -33,6 +33,7 @@ _INSTEAD = (
     "model.kernel_size",
     "model.order",
     "model.window",
+    "resources.accelerator_type",
     "training.max_steps",
     "training.max_epochs",
     "data.columns",

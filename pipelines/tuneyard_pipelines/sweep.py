@@ -33,7 +33,7 @@ from ray.tune.error import TuneError
 
 from tuneyard_pipelines import architectures, budget, control, data, promotion, tracking
 from tuneyard_pipelines.budget import SAVE_S
-from tuneyard_pipelines.capacity import Shape, fit
+from tuneyard_pipelines.capacity import Shape, fit, fits_beside
 from tuneyard_pipelines.cluster import cluster, nodes, quiet, request
 from tuneyard_pipelines.data import folders
 from tuneyard_pipelines.data.prepare import Progress
@@ -94,7 +94,7 @@ def run(
     tracking.connect(tracking_uri)
     folder = SweepFolder(home / "sweeps" / sweep_id)
     preparing("starting Ray", math.nan)
-    with cluster(spec.resources):
+    with cluster(spec.shapes):
         folder.create(
             Header(
                 sweep_id=sweep_id,
@@ -130,7 +130,7 @@ def drive(folder: SweepFolder, callbacks: MakeCallbacks | None = None, *, most_t
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(_log_file(folder.path / "driver.log"))
-            stack.enter_context(cluster(header.spec.resources))
+            stack.enter_context(cluster(header.spec.shapes))
             client = tracking.connect(header.tracking_uri)
             _prepare_again(header)
             stack.enter_context(folders.held(header.data))
@@ -251,7 +251,7 @@ def _train_and_choose(
 def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, signals: _Signals) -> LegSearcher:
     """Run legs until nothing is left to run, the sweep must end, or a signal comes; the searcher knows which."""
     while True:
-        searcher = LegSearcher(journal, header.spec, journal.state.attempt, now_ms, header.vocabularies)
+        searcher = LegSearcher(journal, header.spec, journal.state.attempt, now_ms, header.vocabularies, _fits)
         signals.searcher = searcher
         with _ends_in_time(journal, header, searcher):
             if searcher.finishing is None:
@@ -263,21 +263,25 @@ def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, si
 
 def _tune(journal: Journal, header: Header, callbacks: MakeCallbacks | None, searcher: LegSearcher) -> None:
     spec = header.spec
-    slots = fit(Shape.of(spec.resources), nodes())
+    slots = max(fit(shape, nodes()) for shape in spec.shapes)
+
+    def reserve(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        order = Leg(**config["leg"])
+        return tune.PlacementGroupFactory([request(spec.variant(order.variant).at(order.point).resources)])
 
     def leg(config: dict[str, Any]) -> None:
         from tuneyard_pipelines.trial import run_leg
 
         quiet()
         order = Leg(**config["leg"])
-        if not spec.resources.gpus_per_worker:
+        if not spec.variant(order.variant).at(order.point).resources.gpus_per_worker:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves it unset, which would show every GPU
         result = run_leg(order, callbacks(order) if callbacks else ())
         tune.report({"leg": json.dumps(result.to_dict())})  # Tune would flatten a mapping
 
     with tempfile.TemporaryDirectory(prefix="tune-", dir=journal.folder.path) as storage:
         tune.Tuner(
-            tune.with_resources(leg, request(spec.resources)),
+            tune.with_resources(leg, reserve),
             tune_config=tune.TuneConfig(
                 search_alg=searcher,
                 num_samples=-1,
@@ -295,6 +299,11 @@ def _tune(journal: Journal, header: Header, callbacks: MakeCallbacks | None, sea
         ).fit()
 
 
+def _fits(running: Sequence[Shape], shape: Shape) -> bool:
+    """Whether the cluster, as it is now, has room for one more trial beside those that run."""
+    return fits_beside(shape, running, nodes())
+
+
 class _Silent(tune.ProgressReporter):
     """Tune's own, silent or not, clears the output of a notebook's cell."""
 
@@ -308,8 +317,12 @@ def _ends_in_time(journal: Journal, header: Header, searcher: LegSearcher) -> It
     over = threading.Event()
     inbox = control.Inbox(journal.folder)
 
+    shape = header.spec.shapes[0]  # what a point does not vary is the same in all
+
+    def gpus(trial: TrialState) -> float:
+        return shape.gpus_at(trial.point)
+
     def look() -> bool:
-        gpus = header.spec.resources.gpus_per_worker
         why = budget.reason_to_end(header.spec.budget, journal.state, inbox.read(), now_ms(), gpus=gpus)
         if why is not None:
             searcher.tell(why)
@@ -336,7 +349,7 @@ def _ends_in_time(journal: Journal, header: Header, searcher: LegSearcher) -> It
 
 
 def _score(journal: Journal, header: Header, best: TrialState) -> WinnerScored:
-    """Score and pack the winner in a process with a trial's resources, once."""
+    """Score and pack the winner in a process with the resources of one of its workers, once."""
 
     def score(folder: str, trial: str) -> WinnerScored:
         from tuneyard_pipelines.trial import score_and_pack
@@ -345,11 +358,12 @@ def _score(journal: Journal, header: Header, best: TrialState) -> WinnerScored:
         found, model = score_and_pack(folder, trial)
         return WinnerScored(trial, found.metrics, found.digest, model, now_ms(), best.score)
 
-    resources = header.spec.resources
+    resources = header.spec.variant(best.variant).at(best.point).resources
     task = ray.remote(score).options(
         num_cpus=resources.cpus_per_worker,
         num_gpus=resources.gpus_per_worker,
         memory=resources.memory_per_worker_bytes,
+        accelerator_type=resources.accelerator_type,
         max_retries=1,
     )
     try:

@@ -87,17 +87,24 @@ FOREIGN: dict[str, str] = {
         "data.generate.distractors": "noise noise_tokens num_distractors n_distractors",
         "data.examples": "num_examples n_examples n_samples dataset_size",
         "search.trials": "num_samples n_trials num_trials max_trials trial_count max_evals n_iter",
-        "search.max_concurrent_trials": "max_concurrent n_jobs parallelism num_workers parallel_trials concurrency",
+        "search.max_concurrent_trials": "max_concurrent n_jobs parallelism parallel_trials concurrency",
         "search.algorithm": "sampler searcher search_alg search_algorithm method strategy",
         "search.scheduler": "pruner stopper",
         "search.metric": "objective monitor target_metric",
         "search.retries": "max_failures max_retries",
         "search.scheduler.reduction_factor": "eta_factor halving_factor",
         "search.scheduler.min_share": "grace_period min_resource min_budget",
+        "resources.workers": (
+            "num_workers nproc_per_node num_gpus world_size n_workers num_processes nproc devices ranks "
+            "data_parallel_size"
+        ),
         "resources.cpus_per_worker": "cpus cpu num_cpus cpus_per_trial n_cpus",
-        "resources.gpus_per_worker": "gpus gpu num_gpus gpus_per_trial n_gpus devices",
+        "resources.gpus_per_worker": "gpus gpu gpus_per_trial n_gpus gpu_share gpu_fraction num_gpus_per_worker",
         "resources.memory_per_worker": "memory mem ram",
+        "resources.accelerator_type": "accelerator gpu_type gpu_kind gpu_model device_type",
         "resources.stall_timeout": "timeout hang_timeout",
+        "resources.on_out_of_memory": "oom on_oom auto_scale_batch_size",
+        "resources.on_idle_gpu": "idle_gpu gpu_idle_action",
         "seed": "random_seed random_state rng_seed manual_seed",
         "name": "experiment experiment_name sweep_name study_name project",
         "register": "registered_model_name register_model registered_model",
@@ -111,6 +118,7 @@ _NOTES = {
     "training.evaluations": "how many over the whole budget",
     "training.early_stopping": "counted in validations",
     "model.sequence_length": "in tokens",
+    "resources.workers": "each trains on gpus_per_worker GPUs: 0, a share of one, or 1",
 }
 
 

@@ -153,7 +153,9 @@ class Training(Part):
     max_epochs: float | None = key(
         None, "The budget as passes over the training split.", "passes", gt=0, le=10**6, examples=[10]
     )
-    batch_tokens: Whole = key(4096, "Size of a batch, without padding.", "tokens", ge=1, le=10**9)
+    batch_tokens: Whole = key(
+        4096, "Size of a batch, of all workers together, without padding.", "tokens", ge=1, le=10**9
+    )
     accumulate: Whole = key(
         1,
         "Batches to an optimiser update, whose gradient is the mean over the target tokens of all of them: a larger "

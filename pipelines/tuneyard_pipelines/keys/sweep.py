@@ -1,4 +1,4 @@
-"""The keys of a sweep as a whole: search, resources, budget, variants, registration."""
+"""The keys of a sweep as a whole: search, budget, variants, registration."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pydantic import (
 from tuneyard_pipelines import units
 from tuneyard_pipelines.keys.declared import Name, Whole, key, section
 from tuneyard_pipelines.keys.point import MODEL, TOKENIZER, TRAINING
+from tuneyard_pipelines.keys.resources import duration, size
 from tuneyard_pipelines.sections import Part, Says
 
 _SCHEDULERS = "none, asha, or {type: asha, min_share: 0.11, reduction_factor: 3}"
@@ -98,45 +99,10 @@ class Search(Part):
     retries: Whole = key(1, "How often a failed trial starts again from its checkpoint.", "times", ge=0, le=100)
 
 
-def _duration(value: str) -> str:
-    units.duration_s(value)
-    return value
-
-
-def _size(value: str) -> str:
-    units.size_bytes(value)
-    return value
-
-
-class Resources(Part):
-    """What one trial takes of the machine."""
-
-    cpus_per_worker: Whole = key(1, "CPU cores of a trial.", "cores", ge=1, le=4096)
-    gpus_per_worker: Whole = key(0, "GPUs of a trial.", "GPUs", ge=0, le=1024)
-    memory_per_worker: Annotated[
-        str,
-        BeforeValidator(lambda value: str(value) if type(value) is int else value),
-        AfterValidator(_size),
-        WithJsonSchema({"type": ["string", "integer"]}),
-        Says(units.SIZE_FORMS),
-    ] = key("4GiB", "Memory of a trial.", "bytes, or with a unit: KiB MiB GiB TiB, KB MB GB TB")
-    stall_timeout: Annotated[str, AfterValidator(_duration), Says(units.DURATION_FORMS)] = key(
-        "10m", "A trial that makes no step for so long is ended as stalled.", "duration in d, h, m, s"
-    )
-
-    @property
-    def memory_per_worker_bytes(self) -> int:
-        return units.size_bytes(self.memory_per_worker)
-
-    @property
-    def stall_timeout_s(self) -> int:
-        return units.duration_s(self.stall_timeout)
-
-
 class Budget(Part):
     """What the whole sweep may take. At a limit the running trials make a last evaluation, and the best is kept."""
 
-    wall_clock: Annotated[str, AfterValidator(_duration), Says(units.DURATION_FORMS)] | None = key(
+    wall_clock: Annotated[str, AfterValidator(duration), Says(units.DURATION_FORMS)] | None = key(
         None,
         "Longest time from the start of the driver to the end of its last training; each resume begins anew.",
         "duration in d, h, m, s",
@@ -161,7 +127,7 @@ class Budget(Part):
     checkpoint_bytes: Annotated[
         str | None,
         BeforeValidator(lambda value: str(value) if type(value) is int else value),
-        AfterValidator(lambda value: None if value is None else _size(value)),
+        AfterValidator(lambda value: None if value is None else size(value)),
         WithJsonSchema({"type": ["string", "integer", "null"]}),
         Says(units.SIZE_FORMS),
     ] = key(

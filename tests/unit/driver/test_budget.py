@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuneyard_pipelines.budget import reason_to_end, trained_ms
+from tuneyard_pipelines.budget import gpu_ms, reason_to_end, trained_ms
 from tuneyard_pipelines.control import Finish, Wishes
 from tuneyard_pipelines.journal import (
     AttemptStarted,
@@ -79,10 +79,12 @@ def test_trial_hours_add_up_over_trials_that_run_at_once() -> None:
 
 def test_gpu_hours_count_every_gpu_that_a_trial_holds() -> None:
     budget = Budget(gpu_hours=0.002)  # 7.2 s
-    state = after(begun(1, 0), created(1, 0), LegStarted("t1", 1, 0, 0))
-    assert reason_to_end(budget, state, NOTHING, 1_799, gpus=4) is None
-    end = reason_to_end(budget, state, NOTHING, 1_800, gpus=4)
-    assert end == Finish("out_of_budget", "budget.gpu_hours (0.002) was used up", 1_800)
+    state = after(begun(1, 0), created(1, 0), created(2, 0), LegStarted("t1", 1, 0, 0), LegStarted("t2", 1, 0, 800))
+    gpus = {"t1": 4.0, "t2": 0.5}
+    assert gpu_ms(state, 1_800, lambda trial: gpus[trial.id]) == 4 * 1_800 + 0.5 * 1_000
+    assert reason_to_end(budget, state, NOTHING, 1_688, gpus=lambda trial: gpus[trial.id]) is None
+    end = reason_to_end(budget, state, NOTHING, 1_689, gpus=lambda trial: gpus[trial.id])
+    assert end == Finish("out_of_budget", "budget.gpu_hours (0.002) was used up", 1_689)
     assert reason_to_end(budget, state, NOTHING, 10**9) is None, "without GPUs none is used"
 
 

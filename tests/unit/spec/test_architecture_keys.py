@@ -46,6 +46,10 @@ def test_counting_follows_no_optimiser() -> None:
         "training.evaluations",
         "data.tokenizer.type",
         "data.tokenizer.normalization",
+        "resources.workers",
+        "resources.cpus_per_worker",
+        "resources.gpus_per_worker",
+        "resources.memory_per_worker",
     }
     told = refused("model: {architecture: ngram}\nvariants: {a: {training: {learning_rate: 0.1}}}\n")
     assert "variants.a.training.learning_rate: goes with architecture: transformer" in told

@@ -142,3 +142,8 @@ def test_a_constraint_reads_every_key_of_the_point_fixed_ones_too():
     kept = [space.identity(point) for point in space.grid() if space.broken_rule(point) is None]
     assert kept == [(1, 1), (1, 2), (2, 1), (2, 2), (4, 1)]
     assert space.broken_rule({"model.num_heads": 4, "model.num_layers": 2}) == text
+
+
+def test_a_constraint_that_cannot_be_computed_allows_nothing():
+    held = parse("4 / workers > 1", {"workers": "resources.workers"})
+    assert [held.allows({"resources.workers": count}) for count in (0, 2, 4)] == [False, True, False]

@@ -116,7 +116,7 @@ def test_a_range_is_held_to_its_key_and_to_its_form(written, message):
         "search.trials",
         "search.metric",
         "search.scheduler.min_share",
-        "resources.cpus_per_worker",
+        "resources.on_idle_gpu",
     ],
 )
 @pytest.mark.parametrize("held", ["[1, 2]", "{uniform: [0.1, 0.2]}", "{int: [1, 2]}"])
@@ -206,6 +206,9 @@ def test_s6_a_known_key_at_the_top_is_told_its_section():
         ("num_samples", "search.trials"),
         ("n_trials", "search.trials"),
         ("gpus", "resources.gpus_per_worker"),
+        ("num_gpus", "resources.workers"),
+        ("nproc_per_node", "resources.workers"),
+        ("world_size", "resources.workers"),
     ],
 )
 def test_s14_other_tools_words_are_refused_with_ours(word, meant):
@@ -369,7 +372,7 @@ def test_asha_compares_at_one_budget():
         (["resources.stall_timeout=600"], "resources.stall_timeout: found 600; allowed: a duration"),
         (["resources.stall_timeout=10 minutes"], "allowed: a duration of 1s to 7d such as 90s, 10m or 1h30m"),
         (["resources.memory_per_worker=4 gigs"], "allowed: an amount of memory"),
-        (["resources.gpus_per_worker=-1"], "resources.gpus_per_worker: found -1; allowed: an integer from 0"),
+        (["resources.gpus_per_worker=-1"], "resources.gpus_per_worker: found -1; allowed: 0, a share of a GPU"),
         (["version=2"], "version: found 2; allowed: 1"),
         (["task=translatoin"], "did you mean translation?"),
         (["budgets={wall_clock: 20m}"], 'budgets: unknown key "budgets"; did you mean budget?'),
