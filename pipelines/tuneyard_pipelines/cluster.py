@@ -18,6 +18,7 @@ from tuneyard_pipelines.spec import Resources
 
 log = logging.getLogger(__name__)
 
+HEAD, HEAD_SHARE = "node:__internal_head__", 0.001  # which the head of every cluster has 1 of, free for such uses
 ACCELERATOR_SHARE = 0.001  # a node has 1 of its kind, whatever it runs: Ray's own requests take so much of it
 OBJECT_STORE_BYTES = 200 << 20  # trials read memory-mapped files; Ray's own default takes a third of the memory
 
@@ -74,12 +75,28 @@ def quiet() -> None:
 def request(resources: Resources) -> dict[str, float]:
     """What Ray reserves for one worker of a trial."""
     kind = resources.accelerator_type
-    return {
-        "cpu": resources.cpus_per_worker,
-        "gpu": resources.gpus_per_worker,
+    asked = {
+        "CPU": resources.cpus_per_worker,
+        "GPU": resources.gpus_per_worker,
         "memory": resources.memory_per_worker_bytes,
         **({f"{ACCELERATOR}{kind}": ACCELERATOR_SHARE} if kind else {}),
     }
+    return {name: amount for name, amount in asked.items() if amount}
+
+
+def reserved(resources: Resources) -> dict[str, float]:
+    """What Ray reserves for the process of a trial: what its worker takes, or where it has several, hardly anything.
+
+    These have a reservation of their own. If the trial's process, which waits for them, held what they need, they would
+    wait for it for ever.
+    """
+    return request(resources) if resources.workers == 1 else {HEAD: HEAD_SHARE}
+
+
+def only_own_gpus(resources: Resources) -> None:
+    """Have torch see no GPU where none is asked for; otherwise Ray shows those that are this worker's."""
+    if not resources.gpus_per_worker:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves it unset, which would show every GPU
 
 
 def check_resources(shapes: Iterable[Shape], there: Sequence[Node]) -> None:

@@ -14,13 +14,14 @@ from tuneyard_pipelines.spec import Point
 from tuneyard_pipelines.watchdog import last_words
 
 NO_SPACE = "no_space"  # no outcome of a trial: a disk that is full or read-only ends the driver's attempt
+LEFT = "left"  # nor is this: a worker that another one has left says nothing of why
 
 
 @dataclass(frozen=True)
 class Leg:
     """What a process is asked to do: bring `trial` to rung number `rung`, under attempt `attempt` of the driver.
 
-    `point` is one of `variant`.
+    `point` is one of `variant`; every batch is trained on in `split` turns.
     """
 
     folder: str
@@ -29,6 +30,7 @@ class Leg:
     attempt: int
     rung: int
     variant: str = ""
+    split: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,11 +64,11 @@ class LegResult:
         return asdict(self)
 
 
-def explain_death(leg: Leg, mode: Mode) -> LegResult:
+def explain_death(leg: Leg, mode: Mode, who: str = "the trial's process") -> LegResult:
     """What became of a leg whose process is gone without a result; one that was ended keeps its checkpoints' best."""
     outcome, message = last_words(leg.attempt_folder) or (
         "error",
-        "the trial's process is gone without a word: it was killed, crashed, or its node was lost",
+        f"{who} is gone without a word: it was killed, crashed, or its node was lost",
     )
     if outcome not in CUT:
         return LegResult(outcome, message)

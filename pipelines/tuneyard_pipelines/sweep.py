@@ -34,7 +34,7 @@ from ray.tune.error import TuneError
 from tuneyard_pipelines import architectures, budget, control, data, promotion, tracking
 from tuneyard_pipelines.budget import SAVE_S
 from tuneyard_pipelines.capacity import Shape, fit, fits_beside
-from tuneyard_pipelines.cluster import cluster, nodes, quiet, request
+from tuneyard_pipelines.cluster import cluster, nodes, only_own_gpus, quiet, reserved
 from tuneyard_pipelines.data import folders
 from tuneyard_pipelines.data.prepare import Progress
 from tuneyard_pipelines.errors import InputError, TuneyardError, UnreachableError, first_line
@@ -56,7 +56,7 @@ from tuneyard_pipelines.lease import Lease
 from tuneyard_pipelines.leg import Leg
 from tuneyard_pipelines.plan import Machine, runnable
 from tuneyard_pipelines.searcher import LegSearcher, rules
-from tuneyard_pipelines.spec import SweepSpec
+from tuneyard_pipelines.spec import Resources, SweepSpec
 from tuneyard_pipelines.watchdog import last_words
 
 log = logging.getLogger(__name__)
@@ -266,17 +266,23 @@ def _tune(journal: Journal, header: Header, callbacks: MakeCallbacks | None, sea
     slots = max(fit(shape, nodes()) for shape in spec.shapes)
 
     def reserve(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        order = Leg(**config["leg"])
-        return tune.PlacementGroupFactory([request(spec.variant(order.variant).at(order.point).resources)])
+        return tune.PlacementGroupFactory([reserved(resources_of(Leg(**config["leg"])))])
+
+    def resources_of(order: Leg) -> Resources:
+        return spec.variant(order.variant).at(order.point).resources
 
     def leg(config: dict[str, Any]) -> None:
+        from tuneyard_pipelines import worker_group
         from tuneyard_pipelines.trial import run_leg
 
         quiet()
         order = Leg(**config["leg"])
-        if not spec.variant(order.variant).at(order.point).resources.gpus_per_worker:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves it unset, which would show every GPU
-        result = run_leg(order, callbacks(order) if callbacks else ())
+        resources = resources_of(order)
+        if resources.workers > 1:
+            result = worker_group.train(order, resources, spec.mode, storage, callbacks)
+        else:
+            only_own_gpus(resources)
+            result = run_leg(order, callbacks(order) if callbacks else ())
         tune.report({"leg": json.dumps(result.to_dict())})  # Tune would flatten a mapping
 
     with tempfile.TemporaryDirectory(prefix="tune-", dir=journal.folder.path) as storage:

@@ -334,7 +334,7 @@ def unfinished_business(folder: SweepFolder) -> bool:
 def trial_files(folder: SweepFolder, trial: TrialState, mode: promotion.Mode) -> Iterator[tuple[Path, str | None]]:
     """Files that belong to an ended trial's run, with their place among its artifacts."""
     for attempt in sorted(folder.trial(trial.id).glob("a*")):
-        for file in (attempt / "trial.log", *sorted(attempt.glob("stack-*.txt"))):
+        for file in (attempt / "trial.log", *sorted(attempt.glob("rank*.log")), *sorted(attempt.glob("stack-*.txt"))):
             if file.exists() and file.stat().st_size:
                 yield file, attempt.name
     for name in (SAMPLES, ATTENTION_PICTURE, ATTENTION_NUMBERS):

@@ -3,6 +3,9 @@
 A Lightning epoch is here the stretch of batches between two validations: the stream of batches ends at each mark, the
 trainer validates, and a checkpoint is written. What happened stands in the trial's folder; nothing here knows of Ray or
 MLflow.
+
+Of several workers each is a process that runs this leg, over a process group of torch that is there already. All take
+the same decisions at the same steps; the first one, rank 0, writes metrics, checkpoints, pictures and the result.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytorch_lightning as pl
 import torch
@@ -25,6 +29,7 @@ from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import nn
 
+from tuneyard_modules import workers
 from tuneyard_modules.objective import Divergence, Loader
 from tuneyard_pipelines import checkpoints, evidence, package, pictures, promotion, quota
 from tuneyard_pipelines.budget import HARD_STOP_S
@@ -32,16 +37,16 @@ from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.checkpoints import Checkpoint, Facts
 from tuneyard_pipelines.control import Finish, finishing
 from tuneyard_pipelines.data import PreparedData, encode
-from tuneyard_pipelines.data.stream import Cursor
+from tuneyard_pipelines.data.stream import Cursor, Sharing
 from tuneyard_pipelines.errors import UNWRITABLE, TuneyardError, first_line
 from tuneyard_pipelines.evaluate import score_test
 from tuneyard_pipelines.evidence import Evidence
 from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.journal import SAMPLES, Header, SweepFolder
-from tuneyard_pipelines.leg import NO_SPACE, Leg, LegResult, stands
+from tuneyard_pipelines.leg import LEFT, NO_SPACE, Leg, LegResult, stands
 from tuneyard_pipelines.metrics import MetricFile, MetricValue
 from tuneyard_pipelines.objectives import objective
-from tuneyard_pipelines.spec import TrialConfig
+from tuneyard_pipelines.spec import Resources, TrialConfig
 from tuneyard_pipelines.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -49,22 +54,26 @@ log = logging.getLogger(__name__)
 LOG_EVERY_N_STEPS = 10
 LOOK_S = 1.0
 PRECISION: dict[str, Any] = {"32": "32-true", "bf16-mixed": "bf16-mixed", "16-mixed": "16-mixed"}  # Lightning's words
+ALONE: Mapping[str, Any] = {"devices": 1}
 SAME_SHARE = 1e-9  # shares of the budget that differ by less are the same mark
 
 gc.freeze()  # the libraries stay: to look at their objects after every leg would take half a second of it
 
 
-def run_leg(leg: Leg, callbacks: Sequence[pl.Callback] = ()) -> LegResult:
+def run_leg(leg: Leg, callbacks: Sequence[pl.Callback] = (), group: Mapping[str, Any] = ALONE) -> LegResult:
     """Train one leg; whatever goes wrong inside is the result's outcome, not an exception.
 
-    `callbacks` watch the training beside ours. The process itself may end: `explain_death` tells why.
+    `callbacks` watch the training beside ours; `group` are options of Lightning's Trainer that tell it of the other
+    workers. The process itself may end: `explain_death` tells why. What a worker other than the first tells is of use
+    only where its outcome is a failure.
     """
     try:
         header = SweepFolder(Path(leg.folder)).header()
+        resources = header.spec.variant(leg.variant).at(leg.point).resources
         overdue = _overdue(SweepFolder(Path(leg.folder)), leg.attempt)
-        with _notes(leg.attempt_folder), _watchdog(leg.attempt_folder, header, overdue) as watchdog:
+        with _notes(leg.attempt_folder), _watchdog(leg.attempt_folder, resources, overdue) as watchdog:
             try:
-                return _Run(leg, header, watchdog).train(callbacks)
+                return _Run(leg, header, watchdog).train(callbacks, group)
             except Exception:
                 log.exception("trial %s failed", leg.trial)
                 raise
@@ -77,11 +86,18 @@ def run_leg(leg: Leg, callbacks: Sequence[pl.Callback] = ()) -> LegResult:
             return LegResult(NO_SPACE, first_line(cause))
         if "can't allocate memory" in str(cause):  # torch's CPU allocator raises a plain RuntimeError
             return LegResult("out_of_memory", first_line(cause))
+        if _was_left(cause):
+            return LegResult(LEFT, first_line(cause))
         return LegResult("error", f"{type(cause).__name__}: {first_line(cause)}")
     finally:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _was_left(cause: Exception) -> bool:
+    """Whether this worker failed since another one is gone. Gloo has no exception of its own."""
+    return workers.count() > 1 and (isinstance(cause, torch.distributed.DistError) or "gloo" in str(cause))
 
 
 def score_and_pack(folder: str, trial: str) -> tuple[Evidence, str]:
@@ -93,7 +109,7 @@ def score_and_pack(folder: str, trial: str) -> tuple[Evidence, str]:
     header = place.header()
     ended = place.state().trials[trial]
     config = header.spec.variant(ended.variant).at(ended.point)
-    _reset_process(config, threads=header.spec.resources.cpus_per_worker)
+    _reset_process(config)
     best = checkpoints.best(checkpoints.whole(place.trial(trial)), header.spec.mode)
     if best is None:
         raise TuneyardError(f"trial {trial}: no whole checkpoint with a finite score is left in {place.trial(trial)}")
@@ -104,9 +120,9 @@ def score_and_pack(folder: str, trial: str) -> tuple[Evidence, str]:
     model = package.digest(place.model(trial))
     found = evidence.read(place.evidence(trial))
     if found is None or found.model not in ("", model):
-        if header.spec.resources.gpus_per_worker:
+        if config.resources.gpus_per_worker:
             network.to("cuda")
-        with _watchdog(place.scoring(trial), header) as watchdog:
+        with _watchdog(place.scoring(trial), config.resources) as watchdog:
             found = score_test(network, config, prepared, encoded, place.evidence(trial), model, watchdog.alive)
     return found, model
 
@@ -133,9 +149,9 @@ def compile_in_place(network: nn.Module) -> None:
 
 @contextlib.contextmanager
 def _notes(folder: Path) -> Iterator[None]:
-    """What is logged meanwhile stands in the trial's log."""
+    """What is logged meanwhile stands in the trial's log; of each worker but the first in one of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(folder / "trial.log")
+    handler = logging.FileHandler(folder / (f"rank{rank}.log" if (rank := workers.rank()) else "trial.log"))
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger("tuneyard_pipelines")
     root.addHandler(handler)
@@ -146,10 +162,12 @@ def _notes(folder: Path) -> Iterator[None]:
         handler.close()
 
 
-def _watchdog(folder: Path, header: Header, overdue: Callable[[], tuple[str, str] | None] = lambda: None) -> Watchdog:
-    resources = header.spec.resources
+def _watchdog(
+    folder: Path, resources: Resources, overdue: Callable[[], tuple[str, str] | None] = lambda: None
+) -> Watchdog:
     return Watchdog(
         folder,
+        rank=workers.rank(),
         stall_timeout_s=resources.stall_timeout_s,
         memory_bytes=resources.memory_per_worker_bytes,
         overdue=overdue,
@@ -182,78 +200,105 @@ class _Run:
         self.whole_spec, self.config = header.spec, self.spec.at(leg.point)
         self.sweep = SweepFolder(Path(leg.folder))
         self.folder = self.sweep.trial(leg.trial)
-        _reset_process(self.config, threads=self.spec.resources.cpus_per_worker)
+        self.parts_per_step = self.config.training.accumulate * leg.split
+        _reset_process(self.config)
         prepared = PreparedData.open(header.data)
         encoded = encode(prepared, self.config.tokenizer)
-        self.objective = objective(self.config, prepared, encoded)
+        sharing = Sharing(workers.count(), workers.rank(), leg.split)
+        self.objective = objective(self.config, prepared, encoded, sharing)
         self.stream = self.objective.stream
         self.network = build_network(self.config, encoded.sizes)
         if self.config.training.compile:
             compile_in_place(self.network)
         self.module = self.objective.module(self.network)
+        if sharing.rank:  # all began with the same weights; what they drop out is drawn by each for itself
+            pl.seed_everything(_seed(self.config.seed, sharing.rank), verbose=False)
         self.finish: Finish | None = None
         self.interrupted = False  # between two validations, by a driver that is told to end
         self.best_score: float | None = None
         self.since_best = 0
         self._looked_s = 0.0
 
-    def train(self, callbacks: Sequence[pl.Callback]) -> LegResult:
+    def train(self, callbacks: Sequence[pl.Callback], group: Mapping[str, Any]) -> LegResult:
         until = self.spec.rungs()[self.leg.rung]
-        kept = checkpoints.whole(self.folder)
+        # As the first worker sees the folder: a shared disk may show the others an older state.
+        kept = workers.told(checkpoints.whole(self.folder) if self.first else [])[0]
         newest = next(reversed(kept), None)
         if newest is not None:
             best = checkpoints.best(kept, self.spec.mode)
             self.best_score = best.facts.score if best else None
             self.since_best = newest.facts.since_best
         if newest is None or (newest.facts.share < until - SAME_SHARE and not self.gave_up):
-            logger = MetricLogger(MetricFile(self.leg.attempt_folder / "metrics.jsonl"))
-            logger.log_metrics(self.objective.facts, step=0)
-            training = self.config.training
-            trainer = pl.Trainer(
-                accelerator="gpu" if self.spec.resources.gpus_per_worker else "cpu",
-                devices=1,
-                precision=PRECISION[training.precision],
-                accumulate_grad_batches=training.accumulate,
-                max_epochs=-1,
-                logger=logger,
-                log_every_n_steps=LOG_EVERY_N_STEPS,
-                callbacks=[*callbacks, _Marks(self, until)],
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-                num_sanity_val_steps=0,
-                use_distributed_sampler=False,
-                plugins=[_StateFile(lambda needed_bytes: quota.room(self.sweep, self.whole_spec, needed_bytes))],
-            )
-            try:
-                trainer.fit(
-                    self.module,
-                    Loader(self._stretch),
-                    Loader(lambda: self.objective.validation),
-                    ckpt_path=str(newest.state) if newest else None,
-                    weights_only=True,
-                )
-            finally:
-                logger.file.close()
-            if not self.interrupted:
+            self._fit(newest, until, callbacks, group)
+            if self.first and not self.interrupted:
                 with self.module.averaged():
                     self._show()
-        return self._result()
+        return self._result() if self.first else LegResult()
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the worker that writes."""
+        return workers.rank() == 0
+
+    def _fit(
+        self, newest: Checkpoint | None, until: float, callbacks: Sequence[pl.Callback], group: Mapping[str, Any]
+    ) -> None:
+        training = self.config.training
+        logger = MetricLogger(MetricFile(self.leg.attempt_folder / "metrics.jsonl") if self.first else None)
+        logger.log_metrics(self.objective.facts, step=0)
+        trainer = pl.Trainer(
+            accelerator="gpu" if self.config.resources.gpus_per_worker else "cpu",
+            precision=PRECISION[training.precision],
+            accumulate_grad_batches=self.parts_per_step,
+            max_epochs=-1,
+            logger=logger,
+            log_every_n_steps=LOG_EVERY_N_STEPS,
+            callbacks=[*callbacks, _Marks(self, until)],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            **{
+                **group,
+                "plugins": [
+                    _StateFile(lambda needed_bytes: quota.room(self.sweep, self.whole_spec, needed_bytes)),
+                    *group.get("plugins", ()),
+                ],
+            },
+        )
+        try:
+            trainer.fit(
+                self.module,
+                Loader(self._stretch),
+                Loader(lambda: self.objective.validation),
+                ckpt_path=str(newest.state) if newest else None,
+                weights_only=True,
+            )
+        finally:
+            logger.close()
 
     def _stretch(self) -> Iterator[Any]:
         """The batches up to the next validation; at least one step, and no more once the sweep comes to its end."""
         for number, batch in enumerate(self.stream.between(self.cursor(), self.next_mark())):
-            if number and number % self.config.training.accumulate == 0 and self.must_finish():
+            if number and number % self.parts_per_step == 0 and self.must_finish():
                 self.interrupted = self.finish is not None and self.finish.interrupts
                 return
             yield batch
 
     def must_finish(self) -> bool:
-        """Whether the driver has told its trials to come to an end; looked up about once a second."""
-        now_s = time.monotonic()
-        if self.finish is None and now_s - self._looked_s >= LOOK_S:
+        """Whether the driver has told its trials to come to an end; looked up about once a second.
+
+        All workers hear of it at the same step, whichever saw it first.
+        """
+        if self.finish is not None:
+            return True
+        heard, now_s = None, time.monotonic()
+        if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
-            self.finish = finishing(self.sweep, self.leg.attempt)
+            heard = finishing(self.sweep, self.leg.attempt)
+        if workers.any_of(heard is not None):
+            self.finish = next(told for told in workers.told(heard) if told is not None)
         return self.finish is not None
 
     def judge(self, score: float | None) -> None:
@@ -342,12 +387,15 @@ class _Marks(pl.Callback):
             metrics={key: value for key, value in metrics.items() if math.isfinite(value) or key == run.spec.metric},
             since_best=run.since_best,
         )
-        checkpoints.save(
-            run.leg.attempt_folder / "checkpoints",
-            facts,
-            lambda path: trainer.save_checkpoint(path, weights_only=False),
-        )
-        checkpoints.prune(run.folder, run.spec.mode, run.leg.attempt)
+
+        def write(path: Path) -> None:
+            trainer.save_checkpoint(path, weights_only=False)  # all workers must, and the first one writes
+
+        if run.first:
+            checkpoints.save(run.leg.attempt_folder / "checkpoints", facts, write)
+            checkpoints.prune(run.folder, run.spec.mode, run.leg.attempt)
+        else:
+            write(run.leg.attempt_folder)
         if share >= self._until - SAME_SHARE or run.gave_up or run.must_finish():
             trainer.should_stop = True
 
@@ -373,11 +421,14 @@ def _size_bytes(value: Any) -> int:
 
 
 class MetricLogger(Logger):
-    """Lightning's values to the trial's metric file, with the time at which they came."""
+    """Lightning's values to the trial's metric file, with the time at which they came.
 
-    def __init__(self, file: MetricFile) -> None:
+    A worker without a file tells the one that has it how its process stands.
+    """
+
+    def __init__(self, file: MetricFile | None) -> None:
         super().__init__()
-        self.file = file
+        self._file = file
 
     @property
     def name(self) -> str:
@@ -391,25 +442,44 @@ class MetricLogger(Logger):
         now_ms = int(time.time() * 1000)
         values = {key: float(value) for key, value in metrics.items() if key != "epoch"}
         if "train/tokens" in values:
-            values |= _memory()
-        self.file.write(MetricValue(key, int(step or 0), value, now_ms) for key, value in values.items())
+            values |= _system()
+        if self._file is not None:
+            self._file.write(MetricValue(key, int(step or 0), value, now_ms) for key, value in values.items())
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """The point is known without it."""
 
+    def close(self) -> None:
+        """Have all of it on disk."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _system() -> dict[str, float]:
+    """How the processes of all workers stand; those of several are told apart by rank."""
+    told = workers.told(_memory())
+    if len(told) == 1:
+        return {f"system/{name}": value for name, value in told[0].items()}
+    return {f"system/rank{rank}/{name}": value for rank, values in enumerate(told) for name, value in values.items()}
+
 
 def _memory() -> dict[str, float]:
-    """Bytes that this process holds, and that its tensors held on a GPU at most."""
-    memory = {"system/memory_bytes": float(psutil.Process().memory_info().rss)}
+    """Bytes that this process holds, and that its tensors held on its GPU at most."""
+    memory = {"memory_bytes": float(psutil.Process().memory_info().rss)}
     if torch.cuda.is_available():
-        memory["system/gpu_memory_bytes"] = float(torch.cuda.max_memory_allocated())
+        memory["gpu_memory_bytes"] = float(torch.cuda.max_memory_allocated())
     return memory
 
 
-def _reset_process(config: TrialConfig, *, threads: int) -> None:
+def _seed(seed: int, rank: int) -> int:
+    """One of a worker's own."""
+    return int(np.random.SeedSequence([seed, rank]).generate_state(1)[0])
+
+
+def _reset_process(config: TrialConfig) -> None:
     """A reused process starts every leg alike."""
     pl.seed_everything(config.seed, verbose=False)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(config.resources.cpus_per_worker)
     torch.set_default_dtype(torch.float32)
     deterministic = config.training.deterministic
     torch.use_deterministic_algorithms(True, warn_only=not deterministic)

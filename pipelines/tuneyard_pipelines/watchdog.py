@@ -18,7 +18,7 @@ from types import TracebackType
 
 import psutil
 
-STACK, MEMORY, ENDED = "stack.txt", "out_of_memory.txt", "ended.json"
+STACK, MEMORY, ENDED = "stack.txt", "out_of_memory.txt", "ended.json"  # of rank 1: stack.rank1.txt, and so on
 LOOKS_A_SECOND = 10
 LOOK_S = 1 / LOOKS_A_SECOND
 
@@ -33,17 +33,21 @@ class Watchdog:
         stall_timeout_s: float,
         memory_bytes: int,
         overdue: Callable[[], tuple[str, str] | None] = lambda: None,
+        rank: int = 0,
     ) -> None:
-        """`overdue` tells outcome and reason once the leg must be over; it is asked about once a second."""
+        """`overdue` tells outcome and reason once the leg must be over; it is asked about once a second.
+
+        `rank`: which of the workers that share the folder this process is.
+        """
         self._folder, self._stall_timeout_s, self._memory_bytes = folder, stall_timeout_s, memory_bytes
-        self._overdue = overdue
+        self._overdue, self._rank = overdue, rank
         self._armed_s = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def __enter__(self) -> Watchdog:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._stack = (self._folder / STACK).open("w")
+        self._stack = self._file(STACK).open("w")
         self.alive()
         self._thread.start()
         return self
@@ -53,7 +57,7 @@ class Watchdog:
     ) -> None:
         faulthandler.cancel_dump_traceback_later()
         self._stack.close()
-        (self._folder / STACK).unlink()
+        self._file(STACK).unlink()
         self._over.set()
         self._thread.join()
 
@@ -90,8 +94,11 @@ class Watchdog:
     def _end(self, name: str, text: str) -> None:
         """Leave the last words, if the disk takes them, and go."""
         with contextlib.suppress(OSError):
-            (self._folder / name).write_text(text)
+            self._file(name).write_text(text)
         os._exit(1)
+
+    def _file(self, name: str) -> Path:
+        return self._folder / (f".rank{self._rank}.".join(name.split(".")) if self._rank else name)
 
     def _pause_s(self) -> float:
         """Until the next look; past the moment of a dump, which may crash on a thread that runs Python meanwhile."""
@@ -107,20 +114,32 @@ def at_work(folder: Path) -> bool:
 def last_words(folder: Path) -> tuple[str, str] | None:
     """Outcome and reason that the watchdog left in a trial's folder when it ended the process; None if it did not.
 
-    They are said once, so that they never explain the end of a later process: the stacks are put away under a name of
-    their own.
+    Of several workers, those of the first that has some: memory before a stall, since the others wait for one that is
+    gone. They are said once, so that they never explain the end of a later process: the stacks are put away under a
+    name of their own.
     """
-    memory, stack, ended = folder / MEMORY, folder / STACK, folder / ENDED
-    if ended.exists():
-        outcome, reason = json.loads(ended.read_text())
-        ended.unlink()
-        return outcome, reason
-    if memory.exists():
-        reason = memory.read_text()
-        memory.unlink()
-        return "out_of_memory", reason
-    if stack.exists() and stack.stat().st_size:
-        kept = folder / f"stack-{int(stack.stat().st_mtime)}.txt"
-        stack.rename(kept)
-        return "stalled", f"no step for resources.stall_timeout; the stacks are in {kept}"
-    return None
+    ended, memory, stacks = (_left(folder, name) for name in (ENDED, MEMORY, STACK))
+    told: tuple[str, str] | None = None
+    if ended:
+        outcome, reason = json.loads(ended[0].read_text())
+        told = outcome, reason
+    elif memory:
+        told = "out_of_memory", memory[0].read_text()
+    for file in (*ended, *memory):
+        file.unlink()
+    kept = [_put_away(stack) for stack in stacks]
+    if told is None and kept:
+        told = "stalled", f"no step for resources.stall_timeout; the stacks are in {', '.join(map(str, kept))}"
+    return told
+
+
+def _left(folder: Path, name: str) -> list[Path]:
+    """The files of that name, by rank, that hold something."""
+    stem, suffix = name.split(".")
+    found = [folder / name, *sorted(folder.glob(f"{stem}.rank*.{suffix}"))]
+    return [file for file in found if file.exists() and file.stat().st_size]
+
+
+def _put_away(stack: Path) -> Path:
+    name, *rank, suffix = stack.name.split(".")
+    return stack.rename(stack.with_name(".".join([f"{name}-{int(stack.stat().st_mtime)}", *rank, suffix])))

@@ -36,7 +36,7 @@ class Constant(nn.Module):
 @pytest.fixture
 def filler(tokenizer: TextTokenizer) -> Filler:
     logits_V = torch.full((tokenizer.vocab_size + 1,), -5.0)
-    for text, logit in (("q", 2.0), ("眠", 1.0), ("x", 0.0)):
+    for text, logit in (("q", 2.0), ("眠", 1.0), ("x", -1.0)):
         logits_V[tokenizer.encode(text)[0]] = logit
     logits_V[:4] = logits_V[-1] = 9.0  # special tokens and the mask itself are never told
     return Filler(Constant(logits_V).eval(), tokenizer, length=12)
@@ -55,7 +55,7 @@ def test_the_likeliest_fill_and_every_choice_of_them_is_ranked(filler: Filler, t
     assert {one.text for one in answer.candidates} == {"quicq", "quic眠", "眠uicq", "眠uic眠"}
     assert filler.network.shown[0][-1] == 2, "the end of the text is shown"
     words = tokenizer.vocab_size - 4 - 3
-    total = math.exp(2) + math.exp(1) + 1 + words * math.exp(-5)
+    total = math.exp(2) + math.exp(1) + math.exp(-1) + words * math.exp(-5)
     assert answer.candidates[0].score == pytest.approx(math.log(math.exp(2) / total), rel=1e-5)
     first, second = answer.candidates[0].steps
     assert [token.text for token in first.likeliest[:3]] == ["q", "眠", "x"]

@@ -85,6 +85,7 @@ def test_a_leg_says_all_that_a_process_needs(make_folder: MakeFolder) -> None:
             "attempt": 1,
             "rung": 0,
             "variant": "",
+            "split": 1,
         }
     }
     assert json.loads(json.dumps(suggested)) == suggested

@@ -102,10 +102,10 @@ def test_what_fits_is_taken() -> None:
 
 
 def test_an_optimization_is_what_the_spec_says() -> None:
-    """Its defaults are the spec's, and each of its settings has a key but Adam's first moment."""
+    """Its defaults are the spec's, and each of its settings has a key but Adam's first moment, and what a leg tells."""
     ours = asdict(optimization(accepted().at({})))
     assert ours == asdict(Optimization(learning_rate=1e-3))
-    assert ours.keys() - Training.model_fields.keys() == {"adam_beta1"}
+    assert ours.keys() - Training.model_fields.keys() == {"adam_beta1", "split"}
     changed = {
         "schedule": "warmup_stable_decay",
         "warmup": 0.1,

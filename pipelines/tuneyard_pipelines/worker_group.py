@@ -1,0 +1,105 @@
+"""Several workers that train one leg together: Ray Train starts, joins and ends them, the trial's own process waits.
+
+    trial's process   holds no core; builds the group, and tells what became of the leg
+    rank 0, 1, ...    a process each with the resources of a worker, which runs the leg (`trial.run_leg`)
+
+Each worker leaves its result in the trial's folder. One that fails raises after that, for then all others, which may
+wait for it, are ended; so does one that dies. What was first is why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tuneyard_pipelines.catalog import Mode
+from tuneyard_pipelines.cluster import only_own_gpus, quiet, request
+from tuneyard_pipelines.journal import EARLY, write_atomic
+from tuneyard_pipelines.leg import LEFT, Leg, LegResult, explain_death
+from tuneyard_pipelines.spec import Resources
+
+LATER_S = 30  # the watchdog of a worker that waits speaks before the process group gives up
+_WELL = frozenset({None, "interrupted", *EARLY})
+
+
+def train(
+    leg: Leg, resources: Resources, mode: Mode, storage: str, callbacks: Callable[[Leg], Sequence[Any]] | None
+) -> LegResult:
+    """Run a leg on `resources.workers` processes; whatever goes wrong there is the result's outcome.
+
+    To be called in the process of a Tune trial. A group that is not complete within resources.stall_timeout is given
+    up. `storage` is a folder for what Ray Train keeps meanwhile.
+    """
+    import ray.train
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    for path in _results(leg):
+        path.unlink()
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(resources.stall_timeout_s)
+
+    def work() -> None:
+        only_own_gpus(resources)
+        _work(leg, callbacks)
+
+    try:
+        TorchTrainer(
+            work,
+            # Flags and texts go by gloo beside the gradients, which go by NCCL on GPUs.
+            torch_config=TorchConfig(
+                backend="cpu:gloo,cuda:nccl" if resources.gpus_per_worker else "gloo",
+                timeout_s=resources.stall_timeout_s + LATER_S,
+            ),
+            scaling_config=ray.train.ScalingConfig(
+                num_workers=resources.workers,
+                use_gpu=bool(resources.gpus_per_worker),
+                resources_per_worker=request(resources),
+            ),
+            run_config=ray.train.RunConfig(
+                name=f"{leg.trial}-{leg.rung}-{os.getpid()}",
+                storage_path=storage,
+                failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
+            ),
+        ).fit()
+    except ray.train.TrainingFailedError as failed:
+        return _why(leg, resources.workers, mode, failed)
+    return _told(_results(leg)[0])
+
+
+def _work(leg: Leg, callbacks: Callable[[Leg], Sequence[Any]] | None) -> None:
+    """One worker, in a process of its own."""
+    import ray.train
+    from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment
+
+    from tuneyard_pipelines.trial import run_leg
+
+    quiet()
+    rank = ray.train.get_context().get_world_rank()
+    group = {"devices": "auto", "strategy": RayDDPStrategy(), "plugins": [RayLightningEnvironment()]}
+    result = run_leg(leg, callbacks(leg) if callbacks and rank == 0 else (), group)
+    write_atomic(leg.attempt_folder / f"result.rank{rank}.json", json.dumps(result.to_dict()))
+    if result.outcome not in _WELL:
+        raise RuntimeError(f"rank {rank}: {result.outcome}: {result.message}")
+
+
+def _why(leg: Leg, workers: int, mode: Mode, failed: Exception) -> LegResult:
+    """What ended a group: the first failure of a worker's own, or else the worker that died."""
+    results = {path: _told(path) for path in _results(leg)}
+    own = [path for path, result in results.items() if result.outcome not in {*_WELL, LEFT}]
+    if own:
+        return results[min(own, key=lambda path: path.stat().st_mtime_ns)]
+    told = {path.name for path in results}
+    gone = [str(rank) for rank in range(workers) if f"result.rank{rank}.json" not in told]
+    if len(gone) == workers:  # none came so far: Ray Train says why
+        return explain_death(leg, mode, f"the group of {workers} workers ({str(failed).strip().splitlines()[-1]})")
+    return explain_death(leg, mode, f"worker {', '.join(gone)} of {workers} (ranks from 0)")
+
+
+def _results(leg: Leg) -> list[Path]:
+    return sorted(leg.attempt_folder.glob("result.rank*.json"))
+
+
+def _told(path: Path) -> LegResult:
+    return LegResult(**json.loads(path.read_text()))
