@@ -32,7 +32,12 @@ STEP_FLOPS = 10**11  # a step of a large model has fewer examples: one CPU core 
 
 
 def measure(
-    points: Sequence[tuple[TrialConfig, VocabSizes]], *, threads: int, gpus: int, folder: Path, timeout_s: float = 120.0
+    points: Sequence[tuple[TrialConfig, VocabSizes]],
+    *,
+    threads: int,
+    gpus: float,
+    folder: Path,
+    timeout_s: float = 120.0,
 ) -> Speed:
     """The speed of training `points`, each with the sizes of its vocabularies, on `threads` threads of this machine.
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tuneyard_pipelines import architectures, cost
+from tuneyard_pipelines.capacity import largest
 from tuneyard_pipelines.catalog import Vocabularies, complete, tokenizer_name, vocab_sizes
 from tuneyard_pipelines.cost import Speed
 from tuneyard_pipelines.data_facts import DataFacts
@@ -126,7 +127,10 @@ class VariantPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What would run. `training_s` is the time of training with all `slots` busy, without validation and start-up."""
+    """What would run. `training_s` is the time of training with all `slots` busy, without validation and start-up.
+
+    `workers` and `gpus` are those of a trial; of the largest where trials differ, which `mixed` tells.
+    """
 
     name: str
     metric: str
@@ -137,6 +141,9 @@ class Plan:
     most_tokens: int | None
     expected_tokens: int | None
     slots: int
+    workers: int
+    gpus: float
+    mixed: bool
     training_s: float | None
     data: DataFacts | None
     limits: tuple[str, ...]
@@ -162,12 +169,18 @@ class Plan:
             head,
             *named,
             *inside,
+            *([f"resources  {self._resources()}"] if self.workers > 1 or self.gpus else []),
             f"tokens     {self._tokens()}",
             *([f"time       {self._time()}"] if self.training_s is not None else []),
             *(f"{label:<10} {line}" for label, line in (self.data.lines() if self.data else ())),
             *(f"limit      {limit}" for limit in self.limits),
             *(f"problem    {problem}" for problem in self.problems),
         ]
+
+    def _resources(self) -> str:
+        workers = f"{self.workers:,} worker{'s' if self.workers > 1 else ''}"
+        of = "of the largest trial" if self.mixed else "a trial"
+        return f"{workers} and {self.gpus:g} GPU{'' if self.gpus == 1 else 's'} {of}"
 
     def _tokens(self) -> str:
         if self.most_tokens is None:
@@ -177,7 +190,8 @@ class Plan:
     def _time(self) -> str:
         at_once = f"{self.slots} trial{'s' if self.slots > 1 else ''} at once"
         taken = duration(self.training_s or 0.0)
-        return f"about {taken} of training on this machine, {at_once}; start-up, validation and scoring on top"
+        alone = ", as if each had one worker" if self.workers > 1 else ""
+        return f"about {taken} of training on this machine, {at_once}{alone}; start-up, validation and scoring on top"
 
 
 def plan(spec: SweepSpec, machine: Machine = Machine()) -> Plan:
@@ -186,6 +200,7 @@ def plan(spec: SweepSpec, machine: Machine = Machine()) -> Plan:
     seconds = [one.training_s for one in variants]
     training_s = None if None in seconds else sum(one or 0.0 for one in seconds) / machine.slots
     problems = [problem for one in variants for problem in one.problems]
+    takes = largest(spec.shapes) if spec.shapes else None
     return Plan(
         name=spec.name,
         metric=spec.metric,
@@ -196,6 +211,9 @@ def plan(spec: SweepSpec, machine: Machine = Machine()) -> Plan:
         most_tokens=_sum([one.most_tokens for one in variants]),
         expected_tokens=_sum([one.expected_tokens for one in variants]),
         slots=machine.slots,
+        workers=takes.workers if takes else 1,
+        gpus=takes.all_gpus if takes else 0.0,
+        mixed=len(spec.shapes) > 1,
         training_s=training_s,
         data=machine.data,
         limits=tuple(_limits(spec, training_s)),
@@ -360,7 +378,7 @@ def _too_large(spec: SweepSpec, costs: list[_Weighed], machine: Machine) -> Iter
         return
     least_bytes = min(weighed.cost["parameters"] for weighed in costs) * cost.STATE_FLOATS * cost.FLOAT_BYTES
     limits = [("this machine has", machine.memory_bytes)]
-    if spec.shapes and not any(shape.gpus for shape in spec.shapes):
+    if spec.shapes and not any(shape.gpus for shape in spec.shapes):  # each worker holds the whole model
         limits.append(("resources.memory_per_worker is", max(shape.memory_bytes for shape in spec.shapes)))
     quota_bytes = spec.budget.checkpoint_limit_bytes
     state_bytes = least_bytes * 3 // cost.STATE_FLOATS  # a checkpoint holds no gradients

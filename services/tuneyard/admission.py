@@ -9,6 +9,9 @@ A sweep starts when one trial of it fits beside what the others hold. A sweep ho
 they keep between their legs, and what one trial needs where none runs; before its first trial has started, all that it
 may take. Where a trial runs is not known here, so all are packed: first fit decreasing, small nodes first, so that what
 needs no GPU leaves those alone. Where what runs cannot be packed so, nothing counts as free until some of it has ended.
+
+A sweep whose trials differ in shape counts as if each had its largest one (`capacity.largest`): it may wait for more
+than its next trial needs, and holds more than some of its trials do, so that none starts into room that is taken.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tuneyard_pipelines.capacity import Node, Shape, fit, never_fits, place
+from tuneyard_pipelines.capacity import Node, Shape, fit, never_fits, pack, place, times
 
 
 @dataclass(frozen=True)
@@ -137,11 +140,11 @@ def _allowed(one: Sweep, limits: Limits, own: Sequence[Active], nodes: Sequence[
     if limits.gpus is None or not _gpus(one):
         return None
     left = limits.gpus - sum(_most(other, nodes) * _gpus(other) for other in own)
-    return max(0, left // _gpus(one))
+    return max(0, times(_gpus(one), left))
 
 
-def _gpus(one: Sweep) -> int:
-    return one.shape.gpus * one.shape.workers
+def _gpus(one: Sweep) -> float:
+    return one.shape.all_gpus
 
 
 def _most(one: Sweep, nodes: Sequence[Node]) -> int:
@@ -150,12 +153,10 @@ def _most(one: Sweep, nodes: Sequence[Node]) -> int:
 
 def _free(nodes: Sequence[Node], active: Sequence[Active]) -> tuple[Node, ...]:
     """What each node has left beside what the active sweeps hold; nothing where that cannot be packed."""
-    free = tuple(sorted(nodes, key=lambda node: (node.gpus, node.cpus, node.memory_bytes)))
     there = [one for one in active if fit(one.shape, nodes)]  # the others' nodes have gone
-    for one in sorted(there, key=lambda one: (one.shape.gpus, one.shape.cpus, one.shape.memory_bytes), reverse=True):
-        if fit(one.shape, free) < _held(one):
-            return ()
-        free = place(one.shape, _held(one), free)
+    free = pack(((one.shape, _held(one)) for one in there), nodes)
+    if free is None:
+        return ()
     for one in there:
         if not one.begun:
             free = place(one.shape, _most(one, nodes) - _held(one), free)
@@ -168,8 +169,9 @@ def _held(one: Active) -> int:
 
 def _shortage(shape: Shape, free: Sequence[Node]) -> tuple[str, str]:
     """What a trial needs and does not find, and how much of it is free."""
+    free = [node for node in free if shape.accelerator is None or shape.accelerator in node.accelerators]
     amounts = (
-        (shape.gpus, "GPU", [node.gpus for node in free]),
+        (shape.gpus, f"{shape.accelerator or ''} GPU".lstrip(), [node.all_gpus for node in free]),
         (shape.cpus, "CPU", [node.cpus for node in free]),
         (shape.memory_bytes / 2**30, "GiB of memory", [node.memory_bytes / 2**30 for node in free]),
     )
@@ -216,4 +218,4 @@ def _count(number: float, noun: str) -> str:
 
 
 def _number(number: float) -> str:
-    return f"{number:.1f}".removesuffix(".0")
+    return f"{number:.{2 if number < 1 else 1}f}".rstrip("0").rstrip(".")

@@ -22,12 +22,13 @@ from tuneyard.progress import OnProgress, telling
 from tuneyard.results import Sweep, open_sweep
 from tuneyard.roots import Roots
 from tuneyard_pipelines import tracking
+from tuneyard_pipelines.capacity import Node, Shape, fit, largest
 from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.plan import Machine, Plan, extremes, plan, runnable
 from tuneyard_pipelines.report import TRAINING
-from tuneyard_pipelines.spec import SweepSpec, load
+from tuneyard_pipelines.spec import Resources, SweepSpec, load
 
 if TYPE_CHECKING:
     from tuneyard_pipelines.answers import Answer as Answer
@@ -370,12 +371,10 @@ def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:
         from tuneyard_pipelines.data import profile
 
         data = profile.quickly(spec, home / "data")
-    resources = spec.resources
+    shape = largest(spec.shapes) if spec.shapes else Shape.of(Resources())  # what cannot run, the plan says
     memory_bytes = psutil.virtual_memory().total
     cores = os.cpu_count() or 1
-    slots = max(1, min(cores // resources.cpus_per_worker, memory_bytes // resources.memory_per_worker_bytes))
-    if resources.gpus_per_worker:
-        slots = 1  # how many GPUs there are is not known here
+    slots = max(1, fit(shape, [Node(cores, 0, memory_bytes)]))  # with a GPU 1: how many there are is not known here
     machine = Machine(
         vocabularies=vocabularies,
         exact=exact,
@@ -390,8 +389,8 @@ def _machine(spec: SweepSpec, home: Path, *, calibrate: bool) -> Machine:
     try:
         speed = calibration.measure(
             measured,
-            threads=resources.cpus_per_worker,
-            gpus=resources.gpus_per_worker,
+            threads=shape.cpus,
+            gpus=shape.gpus,
             folder=home / "speed",
         )
     except TuneyardError as cause:  # a forecast is nothing to fail for

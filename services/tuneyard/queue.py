@@ -17,7 +17,7 @@ from tuneyard import jobs, requests, sweeps
 from tuneyard.jobs import ENDED, Job
 from tuneyard.store import Conflict, Entry, Store
 from tuneyard_pipelines import control
-from tuneyard_pipelines.capacity import Shape
+from tuneyard_pipelines.capacity import largest
 from tuneyard_pipelines.control import Request
 from tuneyard_pipelines.errors import InputError, RefusedError
 from tuneyard_pipelines.journal import SweepFolder
@@ -49,7 +49,7 @@ class Queue:
             priority=priority,
             spec_version=spec.version,
             spec_text=text,
-            shape=Shape.of(spec.resources),
+            shape=largest(spec.shapes),
             most_trials=spec.search.max_concurrent_trials,
             submit_key=key,
         )

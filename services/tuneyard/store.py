@@ -69,7 +69,8 @@ class Page:
 class TrialRow:
     """A trial as its sweep's journal told it last.
 
-    `trained_ms`: in legs that are over; `since_ms`: when the present one began, if there is one.
+    `trained_ms`: in legs that are over; `since_ms`: when the present one began, if there is one. `gpus`: how many it
+    holds while it trains; None, of rows of before, for those of its sweep's shape.
     """
 
     trial: str
@@ -86,20 +87,21 @@ class TrialRow:
     message: str = ""
     trained_ms: int = 0
     since_ms: int | None = None
+    gpus: float | None = None
     point: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SweepUse:
-    """What a sweep used in some time: how long its trials trained, and of that those that failed; GPUs are of one."""
+    """What a sweep used in some time: how long its trials trained, the GPUs that they held, and those that failed."""
 
     name: str
     owner: str
     spec_text: str
-    gpus: int
     trials: int
     trained_ms: int
+    gpu_ms: int
     failed_ms: int
 
 
@@ -351,6 +353,8 @@ class Store:
         running_ms = sa.func.coalesce(now_ms - TRIALS.c.since_ms, 0)
         used_ms = -_larger(-(TRIALS.c.trained_ms + _larger(running_ms, sa.literal(0))), -there_ms)
         of_all = sa.case((TRIALS.c.trial.is_not(None), used_ms), else_=0)  # a sweep may have no trial of this time
+        gpus = sa.func.coalesce(TRIALS.c.gpus, SWEEPS.c.gpus * SWEEPS.c.workers)
+        of_gpus = sa.case((TRIALS.c.trial.is_not(None), gpus * used_ms), else_=0)
         of_failed = sa.case((TRIALS.c.state.in_(sorted(FAILURES)), used_ms), else_=0)
         mine = sa.and_(TRIALS.c.sweep_id == SWEEPS.c.sweep_id, end_ms > since_ms, TRIALS.c.created_ms < now_ms)
         query = (
@@ -358,9 +362,9 @@ class Store:
                 SWEEPS.c.name,
                 SWEEPS.c.owner,
                 SWEEPS.c.spec_text,
-                SWEEPS.c.gpus * SWEEPS.c.workers,
                 sa.func.count(TRIALS.c.trial),
                 sa.func.sum(of_all),
+                sa.func.sum(of_gpus),
                 sa.func.sum(of_failed),
             )
             .select_from(SWEEPS.join(TRIALS, mine, isouter=True))
@@ -369,7 +373,7 @@ class Store:
         )
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
-        return [SweepUse(*row[:3], *(int(number) for number in row[3:])) for row in rows]
+        return [SweepUse(*row[:3], *(round(number) for number in row[3:])) for row in rows]
 
     def put_trials(self, sweep_id: str, rows: Iterable[TrialRow], lead: Lead | None = None) -> None:
         """Write these trials, over what was known of them. Raises LeadLost when `lead` is no longer the present one."""

@@ -44,9 +44,10 @@ SWEEPS = sa.Table(
     _column("spec_version", sa.Integer),
     _column("spec_text", _Words),
     _column("cpus", sa.Integer),
-    _column("gpus", sa.Integer),
+    _column("gpus", sa.Double),
     _column("memory_bytes", sa.BigInteger),
     _column("workers", sa.Integer),
+    sa.Column("accelerator", _Words),
     sa.Column("most_trials", sa.Integer),
     _column("submitted_ms", sa.BigInteger),
     _column("waits_for", _Words),
@@ -78,6 +79,7 @@ TRIALS = sa.Table(
     _column("message", _Words),
     _column("trained_ms", sa.BigInteger),
     sa.Column("since_ms", sa.BigInteger),
+    sa.Column("gpus", sa.Double),
 )
 EVENTS = sa.Table(
     "events",

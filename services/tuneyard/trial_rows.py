@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tuneyard.store import REGISTERED, Entry, Lead, Store, TrialRow
 from tuneyard_pipelines import budget, standing
+from tuneyard_pipelines.capacity import Shape
 from tuneyard_pipelines.journal import SweepFolder, SweepState, Tail, TrialState, WinnerRegistered
 
 ACTOR = "driver"
@@ -37,7 +38,7 @@ class TrialFeed:
     def read(self, folder: SweepFolder, entry: Entry, lead: Lead | None, now_ms: int) -> int:
         """Write what is new; the GPU time, in milliseconds, that the sweep has used so far."""
         reading = self._read(folder)
-        rows = {trial.id: _row(trial, reading.state) for trial in reading.state.trials.values()}
+        rows = {trial.id: _row(trial, reading.state, entry.shape) for trial in reading.state.trials.values()}
         changed = [row for trial, row in rows.items() if row != reading.written.get(trial)]
         self._store.put_trials(entry.job.sweep_id, changed, lead)
         reading.written = rows
@@ -46,8 +47,7 @@ class TrialFeed:
             told = f"{registered.name}/{registered.version}: {registered.candidate}"
             self._store.note_once(entry.job.sweep_id, ACTOR, REGISTERED, told, now_ms)
             reading.noted = registered
-        gpus = entry.shape.gpus * entry.shape.workers
-        return gpus * budget.trained_ms(reading.state, now_ms) if gpus else 0
+        return round(budget.gpu_ms(reading.state, now_ms, lambda trial: entry.shape.gpus_at(trial.point)))
 
     def trials(self, folder: SweepFolder) -> Trials:
         """As of the last look: who asks for all sweeps at once must not fail for one that cannot be read."""
@@ -70,7 +70,7 @@ class TrialFeed:
         return reading
 
 
-def _row(trial: TrialState, sweep: SweepState) -> TrialRow:
+def _row(trial: TrialState, sweep: SweepState, shape: Shape) -> TrialRow:
     shown = None if sweep.ended is None else standing.trial_shown(trial, sweep).outcome  # of one whose driver is gone
     return TrialRow(
         trial=trial.id,
@@ -89,4 +89,5 @@ def _row(trial: TrialState, sweep: SweepState) -> TrialRow:
         message=trial.message,
         trained_ms=trial.trained_ms,
         since_ms=trial.started_ms if trial.running and shown is None else None,
+        gpus=shape.gpus_at(trial.point),
     )

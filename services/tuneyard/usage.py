@@ -56,6 +56,6 @@ def _used(name: str, uses: Sequence[SweepUse]) -> Used:
         sweeps=len(uses),
         trials=sum(use.trials for use in uses),
         trial_hours=sum(use.trained_ms for use in uses) / HOUR_MS,
-        gpu_hours=sum(use.trained_ms * use.gpus for use in uses) / HOUR_MS,
+        gpu_hours=sum(use.gpu_ms for use in uses) / HOUR_MS,
         failed_trial_hours=sum(use.failed_ms for use in uses) / HOUR_MS,
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from ray.tune.search import Searcher
 
 from tuneyard_pipelines import checkpoints, promotion
+from tuneyard_pipelines.capacity import Node, Shape, fits_beside
 from tuneyard_pipelines.checkpoints import Facts
 from tuneyard_pipelines.control import Wishes
 from tuneyard_pipelines.errors import TuneyardError
@@ -27,12 +28,16 @@ NO_SCHEDULER = "search.scheduler=none"
 class Attempt:
     """A driver without Tune: asks the searcher for legs and answers for them, one at a time."""
 
-    def __init__(self, folder: SweepFolder) -> None:
+    def __init__(self, folder: SweepFolder, nodes: Sequence[Node] = ()) -> None:
         self.journal = Journal(folder)
         self.number = self.journal.state.attempt + 1
         self.journal.append(AttemptStarted(self.number, 0, "node-1", {}, folder.seals()))
         self.spec = folder.header().spec
-        self.searcher = LegSearcher(self.journal, self.spec, self.number, lambda: 7)
+
+        def fits(running: Sequence[Shape], shape: Shape) -> bool:
+            return not nodes or fits_beside(shape, running, nodes)
+
+        self.searcher = LegSearcher(self.journal, self.spec, self.number, lambda: 7, fits=fits)
         self._asked = 0
 
     def ask(self) -> tuple[str, Any]:
@@ -359,3 +364,42 @@ def test_a_new_trial_never_takes_the_id_of_one_whose_creation_was_lost(make_fold
     known = set(again.journal.state.trials)
     assert again.ask()[1]["leg"]["trial"] == "t003"
     assert len(known) == 1
+
+
+def test_a_mixed_sweep_takes_all_of_the_cluster_and_waits_for_none_for_ever(make_folder: MakeFolder) -> None:
+    """Of 4 cores all are taken as long as the next trial fits; one that does not is the first to go on."""
+    folder = make_folder(
+        "model={d_model: 16, num_heads: 1, num_layers: 1, sequence_length: [24, 32, 48]}",
+        "resources={workers: [1, 2], memory_per_worker: 1GiB}",
+        "search={algorithm: grid, scheduler: none}",
+    )
+    attempt = Attempt(folder, [Node(4, 0, 64 << 30)])
+    running: dict[str, dict[str, Any]] = {}
+    waited, taken = set(), []
+    while True:
+        name, suggested = attempt.ask()
+        if suggested == Searcher.FINISHED:
+            break
+        if suggested is not None:
+            running[name] = suggested["leg"]
+            taken.append(sum(leg["point"]["resources.workers"] for leg in running.values()))
+            continue
+        [*begun, last] = attempt.journal.state.trials.values()
+        if last.pending is None and last.rung is None:
+            waited.add(last.id)
+            assert all(trial.attempts for trial in begun), "none was left out"
+        name, leg = running.popitem()
+        attempt.answer(name, LegResult(share=1.0, tokens=10, step=1, score=1.0, metrics={"val/loss": 1.0}))
+        attempt.keep(leg["trial"])
+    assert max(taken) == 4
+    assert waited
+    assert {trial.outcome for trial in attempt.journal.state.trials.values()} == {"completed"}
+    assert len(attempt.journal.state.trials) == 6
+
+
+def test_what_has_no_room_is_handed_out_all_the_same_once_nothing_runs(make_folder: MakeFolder) -> None:
+    """A node was lost, perhaps: Ray waits for it, and so does the trial."""
+    attempt = Attempt(make_folder("resources.workers=4"), [Node(2, 0, 64 << 30)])
+    assert attempt.ask()[1]["leg"]["trial"] == "t001"
+    assert attempt.ask()[1] is None
+    assert attempt.trial("t002").attempts == ()

@@ -28,7 +28,7 @@ from tuneyard.jobs import ENDED, DriverEnd
 from tuneyard.queue import Queue
 from tuneyard.store import LEAD_TTL_S, Entry, LeadLost, Limits, Store
 from tuneyard_pipelines import control
-from tuneyard_pipelines.capacity import Node
+from tuneyard_pipelines.capacity import Node, Shape
 from tuneyard_pipelines.errors import RefusedError, UnreachableError
 
 DONE = DriverEnd("succeeded")
@@ -134,7 +134,8 @@ def test_q8_small_sweeps_do_not_pass_a_large_one_of_higher_priority(served: Serv
     team, ann, bob = behind(served), served.client("ann"), served.client("bob")
 
     def submit(person: Client, gpus: int, priority: int) -> str:
-        return person.submit(tiny(resources__gpus_per_worker=gpus, **ONE).text(), priority=priority).sweep_id
+        spec = tiny(resources__workers=gpus, resources__gpus_per_worker=1, **ONE)
+        return person.submit(spec.text(), priority=priority).sweep_id
 
     first = submit(ann, 6, 50)
     team.step()
@@ -156,25 +157,55 @@ def test_q8_small_sweeps_do_not_pass_a_large_one_of_higher_priority(served: Serv
 def test_s8_what_can_never_fit_is_refused_with_what_there_is(make: Callable[..., Team]) -> None:
     team = make()
     team.cluster.there = [Node(8, 1, 1 << 40), Node(8, 2, 1 << 40)]
-    asks = team.submit(resources__gpus_per_worker=3)
+    asks = team.submit(resources__workers=4, resources__gpus_per_worker=1)
+    fits = team.submit(resources__workers=3, resources__gpus_per_worker=1)
     team.step()
-    assert "3 GPU" in team.entry(asks).waits_for, "a node may be about to join"
+    assert "hold 3 of them" in team.entry(asks).waits_for, "a node may be about to join"
     team.pause_s(NODE_JOINS_S)
     assert team.state(asks) == ("failed", "no_capacity")
-    assert "3 GPU" in team.entry(asks).job.message
-    assert team.cluster.submitted == []
+    assert "4 workers with 1 CPU, 1 GPU" in team.entry(asks).job.message
+    assert team.state(fits)[0] == "running"
+    assert team.cluster.submitted == [f"{fits}-a1"]
+
+
+def test_a_mixed_sweep_counts_as_its_largest_trials(make: Callable[..., Team]) -> None:
+    team = make()
+    mixed = team.submit(
+        resources__workers=[1, 3], resources__gpus_per_worker=0.5, search__trials=6, search__max_concurrent_trials=5
+    )
+    assert team.entry(mixed).shape == Shape(1, 0.5, 2 << 30, workers=3)
+    team.step()
+    after = team.submit(resources__gpus_per_worker=1, **ONE)
+    team.step()
+    assert team.entry(after).waits_for == "needs 1 GPU a trial, 0.5 free; the next"
+
+
+def test_what_needs_one_kind_of_gpu_waits_for_that_kind(make: Callable[..., Team]) -> None:
+    team = make()
+    kind = frozenset({"A100"})
+    team.cluster.there = [Node(8, 4, 1 << 40), Node(8, 1, 1 << 40, kind)]
+    fast = {"resources__gpus_per_worker": 1, "resources__accelerator_type": "A100", **ONE}
+    first, second, other = (
+        team.submit(**fast),
+        team.submit(**fast),
+        team.submit(resources__gpus_per_worker=1, resources__accelerator_type="T4"),
+    )
+    team.step()
+    assert team.state(first)[0] == "running"
+    assert team.entry(second).waits_for == "needs 1 A100 GPU a trial, 0 free; the next"
+    assert "name another accelerator_type, or none for any" in team.entry(other).waits_for
 
 
 def test_a_node_that_is_away_for_a_while_costs_no_waiting_sweep(make: Callable[..., Team]) -> None:
     team = make()
     team.queue.store.pause("maintenance", "ann", 0)
-    waits = team.submit(resources__gpus_per_worker=8)
+    waits = team.submit(resources__workers=8, resources__gpus_per_worker=1)
     team.step()
     team.clock_s = team.entry(waits).job.queued_ms / 1000 + 2 * NODE_AWAY_S
     team.cluster.there = [Node(8, 0, 1 << 40)]
     team.step()
     assert team.state(waits) == ("queued", "")
-    assert "8 GPU" in team.entry(waits).waits_for
+    assert "8 workers with 1 CPU, 1 GPU" in team.entry(waits).waits_for
     team.clock_s += NODE_AWAY_S
     team.step()
     assert team.state(waits) == ("failed", "no_capacity")
@@ -271,9 +302,9 @@ def test_a_driver_is_told_to_end_once(make: Callable[..., Team]) -> None:
 
 def test_higher_priority_makes_lower_give_way_where_that_is_on(make: Callable[..., Team]) -> None:
     team = make(preempt=True)
-    low = team.submit(priority=10, resources__gpus_per_worker=8, **ONE)
+    low = team.submit(priority=10, resources__workers=8, resources__gpus_per_worker=1, **ONE)
     team.step()
-    high = team.submit(priority=90, resources__gpus_per_worker=8, **ONE)
+    high = team.submit(priority=90, resources__workers=8, resources__gpus_per_worker=1, **ONE)
     team.step(2)
     assert team.state(low) == ("stopping", "preempted")
     assert team.cluster.stopped == [f"{low}-a1"]

@@ -35,7 +35,7 @@ def sweep(
     *,
     owner: str = "ann",
     name: str = "dates",
-    gpus: int = 0,
+    gpus: float = 0,
     workers: int = 1,
     project: str = "",
     ended_ms: int | None = None,
@@ -139,3 +139,11 @@ def test_the_command_tells_what_the_service_knows(served: Served, tmp_path: Path
     for words, why in ((("--by", "node"), "allowed: user, project"), (("--since", "2y"), "allowed: 1s to 366d")):
         wrong = cli("usage", *words)
         assert (wrong.code, why in wrong.err) == (2, True)
+
+
+def test_each_trial_counts_with_the_gpus_that_it_held_itself(store: Store) -> None:
+    """Of a mixed sweep; a row of before says nothing of them and counts with those of the sweep."""
+    sweep(store, "s1", gpus=0.5, workers=4)
+    rows = [trial(1, "completed", 20, 10, 4, gpus=0.5), trial(2, "completed", 20, 10, 2, gpus=2.0)]
+    store.put_trials("s1", [*rows, trial(3, "completed", 20, 10, 1)])
+    assert (used(store)["ann"].trial_hours, used(store)["ann"].gpu_hours) == (7.0, 0.5 * 4 + 2.0 * 2 + 2.0 * 1)
