@@ -72,11 +72,11 @@ def quiet() -> None:
 
 
 def request(resources: Resources) -> dict[str, float]:
-    """What Ray reserves for one worker of a trial."""
+    """What Ray reserves for one worker of a trial: a bundle of a placement group."""
     kind = resources.accelerator_type
     return {
-        "cpu": resources.cpus_per_worker,
-        "gpu": resources.gpus_per_worker,
+        "CPU": resources.cpus_per_worker,
+        "GPU": resources.gpus_per_worker,
         "memory": resources.memory_per_worker_bytes,
         **({f"{ACCELERATOR}{kind}": ACCELERATOR_SHARE} if kind else {}),
     }
