@@ -106,11 +106,7 @@ def test_every_shape_of_a_mixed_sweep_must_fit() -> None:
 def test_a_worker_asks_ray_for_its_kind_of_gpu() -> None:
     asked = Resources(workers=2, gpus_per_worker=0.5, accelerator_type="A100")
     assert request(asked) == {"CPU": 1, "GPU": 0.5, "memory": 4 * GIB, "accelerator_type:A100": 0.001}
-<<<<<<< HEAD
     assert request(Resources()) == {"CPU": 1, "memory": 4 * GIB}
-=======
-    assert request(Resources()) == {"CPU": 1, "GPU": 0, "memory": 4 * GIB}
->>>>>>> spec8
 
 
 def test_parts_of_gpus_are_no_whole_one() -> None:
