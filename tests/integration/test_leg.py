@@ -21,7 +21,7 @@ from torch import nn
 
 from tuneyard_modules.objective import Loader
 from tuneyard_modules.translation import TranslationModule
-from tuneyard_pipelines import checkpoints, control, data, pictures
+from tuneyard_pipelines import checkpoints, control, data, pictures, reach
 from tuneyard_pipelines.checkpoints import Checkpoint
 from tuneyard_pipelines.control import Finish
 from tuneyard_pipelines.journal import AttemptStarted, Header, Journal, SweepFolder
@@ -100,7 +100,7 @@ class Trial:
 
     def values(self) -> dict[tuple[str, int], float]:
         """What depends neither on the clock nor on the process."""
-        varying = ("train/tokens_per_second", "system/memory_bytes")
+        varying = ("train/tokens_per_second", reach.MFU, reach.MEASURED_PEAK, "system/memory_bytes")
         return {(m.key, m.step): m.value for m in self.metrics() if m.key not in varying}
 
 
