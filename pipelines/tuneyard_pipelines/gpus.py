@@ -191,7 +191,7 @@ class GpuWatch:
 
     def _tell(self, *, first: bool) -> None:
         if first:
-            log.warning("%s; with resources.on_idle_gpu: stop it would end the trial", self._what())
+            log.warning("%s; resources.on_idle_gpu is %s", self._what(), "stop" if self._stop else "flag")
         if first or not self._idle or self._idle_s - self._noted_s >= NOTE_EVERY_S:
             write_atomic(self._note, json.dumps({"gpu_ms": round(1000 * self._gpus * self._idle_s)}))
             self._noted_s = self._idle_s

@@ -267,7 +267,7 @@ class _Run:
         logger = MetricLogger(
             MetricFile(self.leg.attempt_folder / "metrics.jsonl") if self.first else None, self.gpu, self.reach
         )
-        logger.log_metrics(self.objective.facts | (self.reach.facts if self.reach else {}), step=0)
+        logger.log_metrics({**self.objective.facts, **(self.reach.facts if self.reach else {})}, step=0)
         trainer = pl.Trainer(
             accelerator="gpu" if self.config.resources.gpus_per_worker else "cpu",
             precision=PRECISION[training.precision],

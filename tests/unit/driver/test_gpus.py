@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import torch
 
-from tuneyard_pipelines import gpus, reach
+from tuneyard_pipelines import gpus, reach, trial
 from tuneyard_pipelines.gpus import IDLE_AFTER_S, LONGEST_S, GpuWatch, peak_flops_per_s, utilization
+from tuneyard_pipelines.metrics import MetricFile
 from tuneyard_pipelines.reach import MEASURED_PEAK, MFU, PEAK, Peak, Reach
-from tuneyard_pipelines.watchdog import IDLE_GPU, by_rank, idle_gpu_ms
+from tuneyard_pipelines.spec import Resources
+from tuneyard_pipelines.watchdog import IDLE_GPU, by_rank, idle_gpu_ms, last_words
 
 MINUTE_S = 60
 
@@ -64,9 +68,7 @@ def test_a_gpu_is_idle_once_it_did_little_for_half_an_hour(
     assert noted_s(tmp_path) == IDLE_AFTER_S + 10 * MINUTE_S
     [said] = caplog.records
     assert said.levelno == logging.WARNING
-    assert said.getMessage() == (
-        "its GPU computed for 5.0% of the last 30 minutes; with resources.on_idle_gpu: stop it would end the trial"
-    )
+    assert said.getMessage() == "its GPU computed for 5.0% of the last 30 minutes; resources.on_idle_gpu is flag"
     assert set(gpu.verdicts) == {None}, "flagged, not stopped"
 
 
@@ -243,3 +245,57 @@ def test_utilisation_of_a_model_is_its_flops_over_the_peak_of_all_devices() -> N
 )
 def test_it_is_told_with_what_it_is_a_share_of(metrics: dict[str, float], said: str) -> None:
     assert reach.told(metrics) == said
+
+
+def test_both_are_logged_with_the_speed(gpu: Gpu, tmp_path: Path) -> None:
+    watch, model = gpu.watch(tmp_path), Reach(1_000_000, Peak(1e9, measured=True), workers=1)
+    file = MetricFile(tmp_path / "metrics.jsonl")
+    logger = trial.MetricLogger(file, watch, model)
+    gpu.passes(watch, 1, 0.4)
+    logger.log_metrics({"val/loss": 1.0}, step=1)
+    assert logger.newest == {"val/loss": 1.0}, "nothing is asked of a GPU beside the training"
+    logger.log_metrics({"train/tokens": 5.0, "train/tokens_per_second": 250.0}, step=2)
+    logger.close()
+    told = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    values = {one["key"]: one["value"] for one in told if one["step"] == 2}
+    assert (values[MFU], values["system/gpu_utilization"]) == (0.25, 0.4)
+
+
+@pytest.mark.parametrize("action", ["flag", "stop"])
+def test_the_gpu_that_is_watched_is_the_one_that_the_training_thread_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, action: str
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(gpus, "utilization", lambda device: asked.append(device) or 0.0)
+    monkeypatch.setattr(gpus, "IDLE_AFTER_S", 1e-9)
+    held = trial._gpu_watch(tmp_path, Resources(gpus_per_worker=0.5, on_idle_gpu=action))
+    verdict = held.look()
+    assert asked == [3]
+    assert (verdict is not None and verdict[0]) == ("cancelled" if action == "stop" else False)
+    assert trial._gpu_watch(tmp_path, Resources()).look() is None
+    assert asked == [3], "who holds no GPU looks at none"
+
+
+def test_a_watchdog_ends_the_process_of_an_idle_gpu(tmp_path: Path) -> None:
+    code = """
+import itertools, sys, time
+from pathlib import Path
+from tuneyard_pipelines.gpus import GpuWatch
+from tuneyard_pipelines.watchdog import IDLE_GPU, Watchdog
+folder, minutes = Path(sys.argv[1]), itertools.count()
+watch = GpuWatch(folder / IDLE_GPU, gpus=1, stop=True, read=lambda: 0.0, clock=lambda: 10.0 * next(minutes))
+for _ in range(179):
+    assert watch.look() is None
+with Watchdog(folder, stall_timeout_s=60, memory_bytes=1 << 50, overdue=watch.look):
+    time.sleep(50)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "its GPU computed for 0.0% of the last 30 minutes; resources.on_idle_gpu is stop\n"
+    said = last_words(tmp_path)
+    assert said is not None
+    assert said[0] == "cancelled"
+    assert "resources.on_idle_gpu is stop" in said[1]
+    assert idle_gpu_ms(tmp_path) == 1000 * IDLE_AFTER_S
