@@ -73,7 +73,7 @@ def quiet() -> None:
 
 
 def request(resources: Resources) -> dict[str, float]:
-    """What Ray reserves for one worker of a trial."""
+    """What Ray reserves for one worker of a trial: a bundle of a placement group."""
     kind = resources.accelerator_type
     asked = {
         "CPU": resources.cpus_per_worker,

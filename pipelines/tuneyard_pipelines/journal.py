@@ -451,7 +451,7 @@ class SweepFolder:
             return Header(
                 **{
                     **raw,
-                    "spec": SweepSpec.model_validate(raw["spec"]),
+                    "spec": SweepSpec.model_validate(_of_one_gpu(raw["spec"])),
                     "home": Path(raw["home"]),
                     "data": Path(raw["data"]),
                     "vocabularies": {name: VocabSizes(**size) for name, size in raw.get("vocabularies", {}).items()},
@@ -591,3 +591,10 @@ def end_torn_line(path: Path) -> None:
                 file.write(b"\n")
     except FileNotFoundError:
         return
+
+
+def _of_one_gpu(spec: dict[str, Any]) -> dict[str, Any]:
+    """A stored spec with one GPU where it gave a worker several, as was once possible: it trained on one of them."""
+    resources = spec.get("resources", {})
+    several = isinstance(gpus := resources.get("gpus_per_worker"), int) and gpus > 1
+    return {**spec, "resources": {**resources, "gpus_per_worker": 1}} if several else spec

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -39,7 +39,9 @@ from tuneyard_pipelines.watchdog import at_work, idle_gpu_ms
 
 log = logging.getLogger(__name__)
 _Stand = TypeVar("_Stand", LegEnded, LegCut)
-RETRIED = frozenset({"error", "stalled"})  # a point that diverges or outgrows its memory would do so again
+RETRIED = frozenset({"error", "stalled"})  # a point that diverges would do so again
+OUT_OF_MEMORY = "out_of_memory"  # and one that outgrows its memory, unless its batches are made smaller
+MOST_HALVINGS = 6
 
 
 @dataclass
@@ -129,6 +131,7 @@ class LegSearcher(Searcher):
             attempt=self._attempt,
             rung=step.rung,
             variant=trial.variant,
+            split=2 ** self._halvings(trial),
         )
         self._journal.append(LegStarted(trial.id, self._attempt, step.rung, self._now_ms()))
         self._legs[trial_id] = leg
@@ -226,22 +229,16 @@ class LegSearcher(Searcher):
         self._trial_ended(leg, str(result.outcome), result.message)
 
     def _failed(self, leg: Leg, result: LegResult) -> None:
-        outcome = result.outcome or "error"
-        log.warning("trial %s: %s: %s", leg.trial, outcome, result.message)
-        self._journal.append(
-            LegFailed(
-                leg.trial,
-                leg.attempt,
-                leg.rung,
-                outcome,
-                result.message,
-                self._now_ms(),
-                idle_gpu_ms=idle_gpu_ms(leg.attempt_folder),
-            )
-        )
-        failures = self._journal.state.trials[leg.trial].failures
-        if outcome not in RETRIED or len(failures) > self._spec.search.retries:
-            self._trial_ended(leg, outcome, result.message)
+        outcome, message = result.outcome or "error", result.message
+        before = self._journal.state.trials[leg.trial]
+        again = outcome in RETRIED and _failures(before, RETRIED) < self._spec.search.retries
+        if outcome == OUT_OF_MEMORY and self._halves and self._halvings(before) < MOST_HALVINGS:
+            again, message = True, f"{message}; it goes on with every batch in {2 * leg.split} parts"
+        log.warning("trial %s: %s: %s", leg.trial, outcome, message)
+        idle_ms = idle_gpu_ms(leg.attempt_folder)
+        self._journal.append(LegFailed(leg.trial, leg.attempt, leg.rung, outcome, message, self._now_ms(), idle_ms))
+        if not again:
+            self._trial_ended(leg, outcome, message)
 
     def _trial_ended(self, leg: Leg, outcome: str, message: str) -> None:
         """That a GPU was idle is said with the reason."""
@@ -250,6 +247,19 @@ class LegSearcher(Searcher):
         idle = replace(trial, idle_gpu_ms=trial.idle_gpu_ms + idle_ms).idle_gpu
         said = "; ".join(text for text in (message, idle) if text)
         self._journal.append(TrialEnded(leg.trial, outcome, said, self._now_ms(), idle_gpu_ms=idle_ms))
+
+    @property
+    def _halves(self) -> bool:
+        return self._spec.resources.on_out_of_memory == "halve_batch"  # type: ignore[attr-defined, no-any-return]
+
+    def _halvings(self, trial: TrialState) -> int:
+        """How often its batches were cut into halves: each time that it ran out of memory."""
+        return min(MOST_HALVINGS, _failures(trial, {OUT_OF_MEMORY})) if self._halves else 0
+
+
+def _failures(trial: TrialState, outcomes: Collection[str]) -> int:
+    """How many of its legs have failed so."""
+    return sum(failure.outcome in outcomes for failure in trial.failures)
 
 
 def rules(spec: SweepSpec, wishes: Wishes, gone: frozenset[str] = frozenset()) -> dict[str, Rules]:

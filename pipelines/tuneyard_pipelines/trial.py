@@ -58,6 +58,9 @@ LOG_EVERY_N_STEPS = 10
 LOOK_S = 1.0
 PRECISION: dict[str, Any] = {"32": "32-true", "bf16-mixed": "bf16-mixed", "16-mixed": "16-mixed"}  # Lightning's words
 ALONE: Mapping[str, Any] = {"devices": 1}
+# Of DistributedDataParallel. Its buffers are constants here; to send them at each forward pass would have a worker with
+# one batch more to validate wait for the others for ever.
+DATA_PARALLEL: Mapping[str, Any] = {"broadcast_buffers": False}
 SAME_SHARE = 1e-9  # shares of the budget that differ by less are the same mark
 
 gc.freeze()  # the libraries stay: to look at their objects after every leg would take half a second of it

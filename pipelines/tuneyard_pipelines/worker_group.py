@@ -73,12 +73,12 @@ def _work(leg: Leg, callbacks: Callable[[Leg], Sequence[Any]] | None) -> None:
     import ray.train
     from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment
 
-    from tuneyard_pipelines.trial import run_leg
+    from tuneyard_pipelines.trial import DATA_PARALLEL, run_leg
 
     quiet()
     rank = ray.train.get_context().get_world_rank()
-    group = {"devices": "auto", "strategy": RayDDPStrategy(), "plugins": [RayLightningEnvironment()]}
-    result = run_leg(leg, callbacks(leg) if callbacks and rank == 0 else (), group)
+    group = {"devices": "auto", "strategy": RayDDPStrategy(**DATA_PARALLEL), "plugins": [RayLightningEnvironment()]}
+    result = run_leg(leg, callbacks(leg) if callbacks else (), group)
     write_atomic(leg.attempt_folder / f"result.rank{rank}.json", json.dumps(result.to_dict()))
     if result.outcome not in _WELL:
         raise RuntimeError(f"rank {rank}: {result.outcome}: {result.message}")
