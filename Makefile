@@ -82,7 +82,7 @@ lock: ## Resolve the newest allowed versions into requirements.lock
 	@{ echo "# Every package that tuneyard[train,dev] installs, resolved for Linux and Python 3.11. Written by: make lock"; \
 	  echo "# torch carries no build label: its platform's build comes, on x86-64 the CUDA one, which brings the nvidia packages of its choice."; \
 	  build/lock/bin/pip list --format=freeze --exclude pip --exclude tuneyard \
-	    | sed 's/+[A-Za-z0-9.]*$$//' | grep -Eiv '^(nvidia-|cuda-|triton==)' | LC_ALL=C sort -f; } >build/requirements.lock
+	    | sed 's/+[A-Za-z0-9.]*$$//' | grep -Piv '^(nvidia-(?!ml-py==)|cuda-|triton==)' | LC_ALL=C sort -f; } >build/requirements.lock
 	mv build/requirements.lock requirements.lock
 	rm -rf build/lock
 

@@ -111,7 +111,10 @@ class LegStarted:
 
 @dataclass(frozen=True)
 class LegEnded:
-    """The trial reached rung `rung`. `score` is its best validation so far (None: none was finite)."""
+    """The trial reached rung `rung`. `score` is its best validation so far (None: none was finite).
+
+    `idle_gpu_ms`: for how long it held idle GPUs meanwhile, in milliseconds of all of them; so in the events below.
+    """
 
     trial: str
     attempt: int
@@ -122,6 +125,7 @@ class LegEnded:
     score: float | None
     metrics: Mapping[str, float]
     time_ms: int
+    idle_gpu_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,7 @@ class LegFailed:
     outcome: str
     message: str
     time_ms: int
+    idle_gpu_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -152,14 +157,18 @@ class LegCut:
     metrics: Mapping[str, float]
     time_ms: int
     final: bool = False
+    idle_gpu_ms: int = 0
 
 
 @dataclass(frozen=True)
 class TrialEnded:
+    """`idle_gpu_ms`: of a leg that was cut before it got anywhere, of which no other event tells."""
+
     trial: str
     outcome: str
     message: str
     time_ms: int
+    idle_gpu_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -236,8 +245,8 @@ EVENTS: Mapping[str, type[Any]] = {
 class TrialState:
     """One logical trial. `pending`: the rung it was sent to and has not reached yet; `running`: a process is at it.
 
-    `trained_ms`: how long it has trained in legs that are over. A trial that has ended is open again once a leg of it
-    starts.
+    `trained_ms`: how long it has trained in legs that are over; `idle_gpu_ms`: for how long it held idle GPUs in them,
+    in milliseconds of all of them. A trial that has ended is open again once a leg of it starts.
     """
 
     id: str
@@ -250,6 +259,7 @@ class TrialState:
     running: bool = False
     started_ms: int = 0
     trained_ms: int = 0
+    idle_gpu_ms: int = 0
     attempts: tuple[int, ...] = ()
     legs: tuple[LegEnded, ...] = ()
     failures: tuple[LegFailed, ...] = ()
@@ -291,10 +301,15 @@ class TrialState:
             return self.outcome
         return "running" if self.running else "waiting"
 
-    def rested(self, now_ms: int) -> TrialState:
-        """No process is at it any more."""
+    @property
+    def idle_gpu(self) -> str:
+        """For how long it held idle GPUs, in words; empty where it held none."""
+        return f"its GPUs were idle for {self.idle_gpu_ms / 3_600_000:.2f} GPU-hours" if self.idle_gpu_ms else ""
+
+    def rested(self, now_ms: int, idle_gpu_ms: int = 0) -> TrialState:
+        """No process is at it any more; the last one held idle GPUs for so long."""
         trained_ms = self.trained_ms + (max(0, now_ms - self.started_ms) if self.running else 0)
-        return replace(self, running=False, trained_ms=trained_ms)
+        return replace(self, running=False, trained_ms=trained_ms, idle_gpu_ms=self.idle_gpu_ms + idle_gpu_ms)
 
 
 @dataclass(frozen=True)
@@ -361,15 +376,15 @@ class SweepState:
                     )
                 )
             case LegEnded():
-                trial = self.trials[event.trial].rested(event.time_ms)
+                trial = self.trials[event.trial].rested(event.time_ms, event.idle_gpu_ms)
                 return self._with(replace(trial, pending=None, cut=None, legs=(*trial.legs, event)))
             case LegFailed():
-                trial = self.trials[event.trial].rested(event.time_ms)
+                trial = self.trials[event.trial].rested(event.time_ms, event.idle_gpu_ms)
                 return self._with(replace(trial, failures=(*trial.failures, event)))
             case LegCut():
-                return self._with(replace(self.trials[event.trial].rested(event.time_ms), cut=event))
+                return self._with(replace(self.trials[event.trial].rested(event.time_ms, event.idle_gpu_ms), cut=event))
             case TrialEnded():
-                trial = self.trials[event.trial].rested(event.time_ms)  # of a leg that was cut before it got anywhere
+                trial = self.trials[event.trial].rested(event.time_ms, event.idle_gpu_ms)
                 return self._with(replace(trial, outcome=event.outcome, message=event.message, ended_ms=event.time_ms))
             case WinnerScored():
                 return replace(self, scored=event)

@@ -35,7 +35,7 @@ from tuneyard_pipelines.promotion import Else, Go, Rules
 from tuneyard_pipelines.proposals import Observed, propose
 from tuneyard_pipelines.space import Space
 from tuneyard_pipelines.spec import Point, SweepSpec, display_name
-from tuneyard_pipelines.watchdog import at_work
+from tuneyard_pipelines.watchdog import at_work, idle_gpu_ms
 
 log = logging.getLogger(__name__)
 _Stand = TypeVar("_Stand", LegEnded, LegCut)
@@ -218,13 +218,15 @@ class LegSearcher(Searcher):
     def _ended(self, leg: Leg, result: LegResult) -> None:
         self._journal.append(_stands(LegEnded, leg, result, self._now_ms()))
         if leg.rung == len(self._variants[leg.variant].spec.rungs()) - 1:
-            self._journal.append(TrialEnded(leg.trial, "completed", "", self._now_ms()))
+            self._trial_ended(leg, "completed", "")
 
     def _cut(self, leg: Leg, result: LegResult) -> None:
         if result.step:
             cut = _stands(LegCut, leg, result, self._now_ms())
             self._journal.append(replace(cut, final=result.outcome not in CUT))
-        self._journal.append(TrialEnded(leg.trial, str(result.outcome), result.message, self._now_ms()))
+        if result.outcome in CUT and self.finishing is None:
+            self._gone.add(leg.trial)  # it alone was ended: it stands as it is for as long as this attempt lasts
+        self._trial_ended(leg, str(result.outcome), result.message)
 
     def _failed(self, leg: Leg, result: LegResult) -> None:
         outcome, message = result.outcome or "error", result.message
@@ -233,9 +235,18 @@ class LegSearcher(Searcher):
         if outcome == OUT_OF_MEMORY and self._halves and self._halvings(before) < MOST_HALVINGS:
             again, message = True, f"{message}; it goes on with every batch in {2 * leg.split} parts"
         log.warning("trial %s: %s: %s", leg.trial, outcome, message)
-        self._journal.append(LegFailed(leg.trial, leg.attempt, leg.rung, outcome, message, self._now_ms()))
+        idle_ms = idle_gpu_ms(leg.attempt_folder)
+        self._journal.append(LegFailed(leg.trial, leg.attempt, leg.rung, outcome, message, self._now_ms(), idle_ms))
         if not again:
-            self._journal.append(TrialEnded(leg.trial, outcome, message, self._now_ms()))
+            self._trial_ended(leg, outcome, message)
+
+    def _trial_ended(self, leg: Leg, outcome: str, message: str) -> None:
+        """That a GPU was idle is said with the reason."""
+        idle_ms = idle_gpu_ms(leg.attempt_folder)  # what no event of the leg has told
+        trial = self._journal.state.trials[leg.trial]
+        idle = replace(trial, idle_gpu_ms=trial.idle_gpu_ms + idle_ms).idle_gpu
+        said = "; ".join(text for text in (message, idle) if text)
+        self._journal.append(TrialEnded(leg.trial, outcome, said, self._now_ms(), idle_gpu_ms=idle_ms))
 
     @property
     def _halves(self) -> bool:
@@ -297,6 +308,7 @@ def _stands(kind: type[_Stand], leg: Leg, result: LegResult, time_ms: int) -> _S
         score=result.score,
         metrics=result.metrics,
         time_ms=time_ms,
+        idle_gpu_ms=idle_gpu_ms(leg.attempt_folder),
     )
 
 

@@ -182,6 +182,8 @@ class Shipper:
             for path, place in trial_files(self.folder, trial, self.header.spec.mode):
                 self.client.log_artifact(run_id, str(path), place)
         runs.set_tag(run_id, "tuneyard.attempts", ran)
+        if trial.idle_gpu_ms:
+            runs.set_tag(run_id, "tuneyard.idle_gpu", trial.idle_gpu)
         runs.show(run_id, trial_shown(trial, self._state), trial.ended_ms)
         if trial.outcome:
             runs.set_tag(run_id, "tuneyard.shipped", ended)

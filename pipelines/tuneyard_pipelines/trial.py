@@ -11,6 +11,7 @@ the same decisions at the same steps; the first one, rank 0, writes metrics, che
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 import math
@@ -31,7 +32,7 @@ from torch import nn
 
 from tuneyard_modules import workers
 from tuneyard_modules.objective import Divergence, Loader
-from tuneyard_pipelines import checkpoints, evidence, package, pictures, promotion, quota
+from tuneyard_pipelines import checkpoints, cost, evidence, gpus, package, pictures, promotion, quota, reach
 from tuneyard_pipelines.budget import HARD_STOP_S
 from tuneyard_pipelines.build import build_network
 from tuneyard_pipelines.checkpoints import Checkpoint, Facts
@@ -42,12 +43,14 @@ from tuneyard_pipelines.errors import UNWRITABLE, TuneyardError, first_line
 from tuneyard_pipelines.evaluate import score_test
 from tuneyard_pipelines.evidence import Evidence
 from tuneyard_pipelines.formulas import VocabSizes
+from tuneyard_pipelines.gpus import GpuWatch
 from tuneyard_pipelines.journal import SAMPLES, Header, SweepFolder
 from tuneyard_pipelines.leg import LEFT, NO_SPACE, Leg, LegResult, stands
 from tuneyard_pipelines.metrics import MetricFile, MetricValue
 from tuneyard_pipelines.objectives import objective
+from tuneyard_pipelines.reach import MFU, Reach
 from tuneyard_pipelines.spec import Resources, TrialConfig
-from tuneyard_pipelines.watchdog import Watchdog
+from tuneyard_pipelines.watchdog import IDLE_GPU, Watchdog, by_rank
 
 log = logging.getLogger(__name__)
 
@@ -74,9 +77,13 @@ def run_leg(leg: Leg, callbacks: Sequence[pl.Callback] = (), group: Mapping[str,
         header = SweepFolder(Path(leg.folder)).header()
         resources = header.spec.variant(leg.variant).at(leg.point).resources
         overdue = _overdue(SweepFolder(Path(leg.folder)), leg.attempt)
-        with _notes(leg.attempt_folder), _watchdog(leg.attempt_folder, resources, overdue) as watchdog:
+        gpu = _gpu_watch(leg.attempt_folder, resources)
+        with (
+            _notes(leg.attempt_folder),
+            _watchdog(leg.attempt_folder, resources, lambda: gpu.look() or overdue()) as watchdog,
+        ):
             try:
-                return _Run(leg, header, watchdog).train(callbacks, group)
+                return _Run(leg, header, watchdog, gpu).train(callbacks, group)
             except Exception:
                 log.exception("trial %s failed", leg.trial)
                 raise
@@ -157,6 +164,7 @@ def _notes(folder: Path) -> Iterator[None]:
     handler = logging.FileHandler(folder / (f"rank{rank}.log" if (rank := workers.rank()) else "trial.log"))
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger("tuneyard_pipelines")
+    root.setLevel(logging.INFO)
     root.addHandler(handler)
     try:
         yield
@@ -174,6 +182,17 @@ def _watchdog(
         stall_timeout_s=resources.stall_timeout_s,
         memory_bytes=resources.memory_per_worker_bytes,
         overdue=overdue,
+    )
+
+
+def _gpu_watch(folder: Path, resources: Resources) -> GpuWatch:
+    """To be made by the thread that trains: the others do not know which of several GPUs is this worker's."""
+    there = bool(resources.gpus_per_worker) and torch.cuda.is_available()
+    return GpuWatch(
+        by_rank(folder, IDLE_GPU, workers.rank()),
+        gpus=resources.gpus_per_worker,
+        stop=resources.on_idle_gpu == "stop",
+        read=functools.partial(gpus.utilization, torch.cuda.current_device()) if there else lambda: None,
     )
 
 
@@ -198,8 +217,8 @@ def _overdue(folder: SweepFolder, attempt: int) -> Callable[[], tuple[str, str] 
 class _Run:
     """The parts of one leg, put together."""
 
-    def __init__(self, leg: Leg, header: Header, watchdog: Watchdog) -> None:
-        self.leg, self.spec, self.watchdog = leg, header.spec.variant(leg.variant), watchdog
+    def __init__(self, leg: Leg, header: Header, watchdog: Watchdog, gpu: GpuWatch) -> None:
+        self.leg, self.spec, self.watchdog, self.gpu = leg, header.spec.variant(leg.variant), watchdog, gpu
         self.whole_spec, self.config = header.spec, self.spec.at(leg.point)
         self.sweep = SweepFolder(Path(leg.folder))
         self.folder = self.sweep.trial(leg.trial)
@@ -207,6 +226,7 @@ class _Run:
         _reset_process(self.config)
         prepared = PreparedData.open(header.data)
         encoded = encode(prepared, self.config.tokenizer)
+        self.reach = _reach(self.config, encoded.sizes) if self.first else None
         sharing = Sharing(workers.count(), workers.rank(), leg.split)
         self.objective = objective(self.config, prepared, encoded, sharing)
         self.stream = self.objective.stream
@@ -247,8 +267,10 @@ class _Run:
         self, newest: Checkpoint | None, until: float, callbacks: Sequence[pl.Callback], group: Mapping[str, Any]
     ) -> None:
         training = self.config.training
-        logger = MetricLogger(MetricFile(self.leg.attempt_folder / "metrics.jsonl") if self.first else None)
-        logger.log_metrics(self.objective.facts, step=0)
+        logger = MetricLogger(
+            MetricFile(self.leg.attempt_folder / "metrics.jsonl") if self.first else None, self.gpu, self.reach
+        )
+        logger.log_metrics({**self.objective.facts, **(self.reach.facts if self.reach else {})}, step=0)
         trainer = pl.Trainer(
             accelerator="gpu" if self.config.resources.gpus_per_worker else "cpu",
             precision=PRECISION[training.precision],
@@ -280,6 +302,8 @@ class _Run:
             )
         finally:
             logger.close()
+        if self.first and (text := reach.told(logger.newest)):
+            log.info("%s", text)
 
     def _stretch(self) -> Iterator[Any]:
         """The batches up to the next validation; at least one step, and no more once the sweep comes to its end."""
@@ -426,12 +450,13 @@ def _size_bytes(value: Any) -> int:
 class MetricLogger(Logger):
     """Lightning's values to the trial's metric file, with the time at which they came.
 
-    A worker without a file tells the one that has it how its process stands.
+    A worker without a file tells the one that has it how its process stands. `newest` are the last values by name.
     """
 
-    def __init__(self, file: MetricFile | None) -> None:
+    def __init__(self, file: MetricFile | None, gpu: GpuWatch, reach: Reach | None) -> None:
         super().__init__()
-        self._file = file
+        self._file, self._gpu, self._reach = file, gpu, reach
+        self.newest: dict[str, float] = {}
 
     @property
     def name(self) -> str:
@@ -444,8 +469,11 @@ class MetricLogger(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         now_ms = int(time.time() * 1000)
         values = {key: float(value) for key, value in metrics.items() if key != "epoch"}
+        if self._reach is not None and "train/tokens_per_second" in values:
+            values[MFU] = self._reach.of(values["train/tokens_per_second"])
         if "train/tokens" in values:
-            values |= _system()
+            values |= _system(self._gpu)
+        self.newest |= values
         if self._file is not None:
             self._file.write(MetricValue(key, int(step or 0), value, now_ms) for key, value in values.items())
 
@@ -458,9 +486,10 @@ class MetricLogger(Logger):
             self._file.close()
 
 
-def _system() -> dict[str, float]:
+def _system(gpu: GpuWatch) -> dict[str, float]:
     """How the processes of all workers stand; those of several are told apart by rank."""
-    told = workers.told(_memory())
+    busy = gpu.mean()
+    told = workers.told(_memory() | ({} if busy is None else {"gpu_utilization": busy}))
     if len(told) == 1:
         return {f"system/{name}": value for name, value in told[0].items()}
     return {f"system/rank{rank}/{name}": value for rank, values in enumerate(told) for name, value in values.items()}
@@ -472,6 +501,14 @@ def _memory() -> dict[str, float]:
     if torch.cuda.is_available():
         memory["gpu_memory_bytes"] = float(torch.cuda.max_memory_allocated())
     return memory
+
+
+def _reach(config: TrialConfig, sizes: VocabSizes) -> Reach | None:
+    """None for a network that counts, and for a device of which nothing is known."""
+    flops = cost.flops_per_token(config.flat(), sizes)
+    device = "cuda" if config.resources.gpus_per_worker and torch.cuda.is_available() else "cpu"
+    peak = gpus.peak(torch.device(device), config.training.precision) if flops else None
+    return Reach(flops, peak, workers.count()) if peak else None
 
 
 def _seed(seed: int, rank: int) -> int:
@@ -486,5 +523,7 @@ def _reset_process(config: TrialConfig) -> None:
     torch.set_default_dtype(torch.float32)
     deterministic = config.training.deterministic
     torch.use_deterministic_algorithms(True, warn_only=not deterministic)
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # matrix products on a GPU refuse without it

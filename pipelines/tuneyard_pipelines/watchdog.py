@@ -19,6 +19,7 @@ from types import TracebackType
 import psutil
 
 STACK, MEMORY, ENDED = "stack.txt", "out_of_memory.txt", "ended.json"  # of rank 1: stack.rank1.txt, and so on
+IDLE_GPU = "idle_gpu.json"  # `gpus.GpuWatch` writes it
 LOOKS_A_SECOND = 10
 LOOK_S = 1 / LOOKS_A_SECOND
 
@@ -98,12 +99,17 @@ class Watchdog:
         os._exit(1)
 
     def _file(self, name: str) -> Path:
-        return self._folder / (f".rank{self._rank}.".join(name.split(".")) if self._rank else name)
+        return by_rank(self._folder, name, self._rank)
 
     def _pause_s(self) -> float:
         """Until the next look; past the moment of a dump, which may crash on a thread that runs Python meanwhile."""
         left_s = self._armed_s + self._stall_timeout_s - time.monotonic()
         return left_s + 1.0 if 0 < left_s < 2 * LOOK_S else LOOK_S
+
+
+def by_rank(folder: Path, name: str, rank: int) -> Path:
+    """A worker's own file of that name."""
+    return folder / (f".rank{rank}.".join(name.split(".")) if rank else name)
 
 
 def at_work(folder: Path) -> bool:
@@ -131,6 +137,17 @@ def last_words(folder: Path) -> tuple[str, str] | None:
     if told is None and kept:
         told = "stalled", f"no step for resources.stall_timeout; the stacks are in {', '.join(map(str, kept))}"
     return told
+
+
+def idle_gpu_ms(folder: Path) -> int:
+    """For how long a leg held GPUs that were idle, in milliseconds of all of them; said once."""
+    files = _left(folder, IDLE_GPU)
+    idle_ms = 0
+    for file in files:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # of a process that was killed
+            idle_ms += int(json.loads(file.read_text())["gpu_ms"])
+        file.unlink(missing_ok=True)
+    return idle_ms
 
 
 def _left(folder: Path, name: str) -> list[Path]:

@@ -70,7 +70,8 @@ class TrialRow:
     """A trial as its sweep's journal told it last.
 
     `trained_ms`: in legs that are over; `since_ms`: when the present one began, if there is one. `gpus`: how many it
-    holds while it trains; None, of rows of before, for those of its sweep's shape.
+    holds while it trains; None, of rows of before, for those of its sweep's shape. `idle_gpu_ms`: of GPUs that it held
+    while they were idle.
     """
 
     trial: str
@@ -88,13 +89,14 @@ class TrialRow:
     trained_ms: int = 0
     since_ms: int | None = None
     gpus: float | None = None
+    idle_gpu_ms: int = 0
     point: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SweepUse:
-    """What a sweep used in some time: how long its trials trained, the GPUs that they held, and those that failed."""
+    """What a sweep used in some time: for how long its trials trained and failed, held GPUs, and held idle ones."""
 
     name: str
     owner: str
@@ -102,6 +104,7 @@ class SweepUse:
     trials: int
     trained_ms: int
     gpu_ms: int
+    idle_gpu_ms: int
     failed_ms: int
 
 
@@ -355,6 +358,7 @@ class Store:
         of_all = sa.case((TRIALS.c.trial.is_not(None), used_ms), else_=0)  # a sweep may have no trial of this time
         gpus = sa.func.coalesce(TRIALS.c.gpus, SWEEPS.c.gpus * SWEEPS.c.workers)
         of_gpus = sa.case((TRIALS.c.trial.is_not(None), gpus * used_ms), else_=0)
+        of_idle = sa.case((TRIALS.c.trial.is_not(None), -_larger(-TRIALS.c.idle_gpu_ms, -gpus * used_ms)), else_=0)
         of_failed = sa.case((TRIALS.c.state.in_(sorted(FAILURES)), used_ms), else_=0)
         mine = sa.and_(TRIALS.c.sweep_id == SWEEPS.c.sweep_id, end_ms > since_ms, TRIALS.c.created_ms < now_ms)
         query = (
@@ -365,6 +369,7 @@ class Store:
                 sa.func.count(TRIALS.c.trial),
                 sa.func.sum(of_all),
                 sa.func.sum(of_gpus),
+                sa.func.sum(of_idle),
                 sa.func.sum(of_failed),
             )
             .select_from(SWEEPS.join(TRIALS, mine, isouter=True))

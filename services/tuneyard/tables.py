@@ -80,6 +80,7 @@ TRIALS = sa.Table(
     _column("trained_ms", sa.BigInteger),
     sa.Column("since_ms", sa.BigInteger),
     sa.Column("gpus", sa.Double),
+    _column("idle_gpu_ms", sa.BigInteger, server_default="0"),
 )
 EVENTS = sa.Table(
     "events",

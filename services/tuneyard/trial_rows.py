@@ -90,4 +90,5 @@ def _row(trial: TrialState, sweep: SweepState, shape: Shape) -> TrialRow:
         trained_ms=trial.trained_ms,
         since_ms=trial.started_ms if trial.running and shown is None else None,
         gpus=shape.gpus_at(trial.point),
+        idle_gpu_ms=trial.idle_gpu_ms,
     )

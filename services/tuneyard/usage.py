@@ -1,7 +1,8 @@
 """What users and projects have used of the cluster since some time: hours of training, GPU-hours, and what failed.
 
 Counted is how long trials trained, each with the GPUs that it holds meanwhile; not how long they waited. A trial that
-began before that time counts as if it had trained last of all: at most as long as it was there since.
+began before that time counts as if it had trained last of all, and its GPUs been idle then: at most as long as it was
+there since.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True)
 class Used:
-    """By one user, or for one project. `gpu_hours` and `failed_trial_hours` are of the same trials as `trial_hours`."""
+    """By one user, or for one project. All hours are of the same trials; `idle_gpu_hours` are some of `gpu_hours`."""
 
     name: str
     sweeps: int
     trials: int
     trial_hours: float
     gpu_hours: float
+    idle_gpu_hours: float
     failed_trial_hours: float
 
 
@@ -57,5 +59,6 @@ def _used(name: str, uses: Sequence[SweepUse]) -> Used:
         trials=sum(use.trials for use in uses),
         trial_hours=sum(use.trained_ms for use in uses) / HOUR_MS,
         gpu_hours=sum(use.gpu_ms for use in uses) / HOUR_MS,
+        idle_gpu_hours=sum(use.idle_gpu_ms for use in uses) / HOUR_MS,
         failed_trial_hours=sum(use.failed_ms for use in uses) / HOUR_MS,
     )

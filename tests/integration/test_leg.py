@@ -21,7 +21,7 @@ from torch import nn
 
 from tuneyard_modules.objective import Loader
 from tuneyard_modules.translation import TranslationModule
-from tuneyard_pipelines import checkpoints, control, data, pictures
+from tuneyard_pipelines import checkpoints, control, cost, data, pictures, reach
 from tuneyard_pipelines.checkpoints import Checkpoint
 from tuneyard_pipelines.control import Finish
 from tuneyard_pipelines.journal import AttemptStarted, Header, Journal, SweepFolder
@@ -100,7 +100,7 @@ class Trial:
 
     def values(self) -> dict[tuple[str, int], float]:
         """What depends neither on the clock nor on the process."""
-        varying = ("train/tokens_per_second", "system/memory_bytes")
+        varying = ("train/tokens_per_second", reach.MFU, reach.MEASURED_PEAK, "system/memory_bytes")
         return {(m.key, m.step): m.value for m in self.metrics() if m.key not in varying}
 
 
@@ -131,6 +131,17 @@ def unbroken(home: Path) -> Trial:
     assert (result.outcome, result.step, result.share) == (None, 18, 1.0), result.message
     assert {m.step for m in trial.metrics() if m.key == "val/loss"} == VALIDATED
     return trial
+
+
+def test_each_logged_step_tells_how_much_of_the_machine_the_training_made_use_of(unbroken: Trial) -> None:
+    values = {(one.key, one.step): one.value for one in unbroken.metrics()}
+    config = SPEC.at(POINT)
+    encoded = data.encode(data.PreparedData.open(unbroken.folder.header().data), config.tokenizer)
+    flops = cost.flops_per_token(config.flat(), encoded.sizes)
+    peak = values[reach.MEASURED_PEAK, 0]
+    assert values[reach.MFU, 10] == pytest.approx(values["train/tokens_per_second", 10] * flops / peak)
+    assert f"model FLOPs utilisation {values[reach.MFU, 10]:.1%} (of " in unbroken.log
+    assert not [key for key, _ in values if "gpu" in key], "there is none"
 
 
 def test_r8_a_trial_cut_into_rungs_is_the_unbroken_trial(home: Path, unbroken: Trial) -> None:

@@ -144,7 +144,7 @@ def test_tables_of_a_newer_version_are_refused(url: str, store: Store) -> None:
     database = Database(url)
     with database.writing() as connection:
         connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
-    with pytest.raises(RefusedError, match="of version 9999, this Tuneyard knows 0004 at most; install the newer"):
+    with pytest.raises(RefusedError, match="of version 9999, this Tuneyard knows 0005 at most; install the newer"):
         store.migrate()
     database.close()
 
@@ -435,6 +435,8 @@ def test_a_trial_is_read_as_it_was_told_last(store: Store) -> None:
         message=ODD,
         trained_ms=2**33,
         since_ms=2**42,
+        gpus=0.5,
+        idle_gpu_ms=2**40,
         point={"model.d_model": 64, "training.learning_rate": 1e-3, "model.cell": ODD, "model.bias": True},
         metrics={"val/loss": math.inf, "a\0b": None},
     )
@@ -587,10 +589,13 @@ def test_what_was_used_is_summed_in_the_database(store: Store) -> None:
     accepted = store.submit(entry("a"), "ada", 1)
     claimed = store.change(accepted, jobs.claimed(accepted.job, 2), actor="d", now_ms=2, what="claimed")
     store.change(claimed, jobs.started(claimed.job, 3), actor="d", now_ms=3, what="started")
-    rows = [replace(trial(1, 0, 0.5), ended_ms=2**42, trained_ms=500), trial(2, None, None, "diverged")]
+    rows = [
+        replace(trial(1, 0, 0.5), ended_ms=2**42, trained_ms=500, idle_gpu_ms=300),
+        trial(2, None, None, "diverged"),
+    ]
     store.put_trials("a", [rows[0], replace(rows[1], trained_ms=2**40), replace(trial(3, 0, 0.5), ended_ms=50)])
     text = accepted.spec_text
-    assert store.used(100, 2**42 + 100) == [SweepUse("dates", "ada", text, 2, 2, 500 + 2**40, 2**40)]
+    assert store.used(100, 2**42 + 100) == [SweepUse("dates", "ada", text, 2, 2, 500 + 2**40, 300, 2**40)]
 
 
 def test_one_leads_and_the_next_watches_its_heart(store: Store) -> None:

@@ -17,7 +17,15 @@ from waiting import until
 
 from tuneyard_pipelines import evidence, mlflow_runs, tracking
 from tuneyard_pipelines.errors import UnreachableError
-from tuneyard_pipelines.journal import OUTCOMES, AttemptEnded, SweepState, TrialState, WinnerRegistered, WinnerScored
+from tuneyard_pipelines.journal import (
+    OUTCOMES,
+    AttemptEnded,
+    LegFailed,
+    SweepState,
+    TrialState,
+    WinnerRegistered,
+    WinnerScored,
+)
 from tuneyard_pipelines.lease import Lease
 from tuneyard_pipelines.standing import Shown, sweep_shown, trial_shown
 from tuneyard_pipelines.tracking import Shipper, drain, reconcile
@@ -98,6 +106,19 @@ def test_a_sweep_shows_how_it_ended() -> None:
         "lost": "FAILED",
     }.items():
         assert sweep_shown(SweepState(ended=AttemptEnded(1, state, "m", 0))) == Shown(status, state, "m")
+
+
+def test_an_idle_gpu_is_told_by_the_run_of_its_trial(make_sweep: MakeSweep, client: MlflowClient) -> None:
+    sweep = make_sweep()
+    sweep.begin()
+    for number in (1, 2):
+        sweep.start(sweep.create(number, heads=2**number))
+    failed = LegFailed("t001", 1, 0, "error", "killed", sweep.now_ms(), idle_gpu_ms=2_700_000)
+    sweep.journal.append(failed)
+    Shipper(sweep.folder, client).ship()
+    _, children = runs_of(client, sweep)
+    told = {name: run.data.tags.get("tuneyard.idle_gpu") for name, run in children.items()}
+    assert told == {"t001": "its GPUs were idle for 0.75 GPU-hours", "t002": None}
 
 
 def test_statuses_follow_the_trials(make_sweep: MakeSweep, client: MlflowClient) -> None:

@@ -21,7 +21,7 @@ from tuneyard import sweeps
 from tuneyard.cli.output import table
 from tuneyard.progress import REFRESH_S, Watch, clock
 from tuneyard.sweeps import View
-from tuneyard_pipelines import standing
+from tuneyard_pipelines import reach, standing
 from tuneyard_pipelines.budget import SAVE_S
 from tuneyard_pipelines.errors import UnreachableError
 from tuneyard_pipelines.journal import (
@@ -202,10 +202,18 @@ def _lines(folder: SweepFolder, over: threading.Event) -> None:
         for event in watch.refresh():
             text = line(event, watch.header, watch.state)
             if text:
-                _say(text)
+                _say(text + _reached(event, watch))
         before, doing = doing, watch.doing
         if doing != before and watch.stage in FINISHING:
             _say(doing)
+
+
+def _reached(event: Event, watch: Watch) -> str:
+    """How much of its devices a trial has made use of so far, once a leg of it is over."""
+    if not isinstance(event, LegEnded | LegCut):
+        return ""
+    found = reach.told({key: metric.value for key, metric in watch.latest.get(event.trial, {}).items()})
+    return f", {found}" if found else ""
 
 
 def _say(text: str) -> None:

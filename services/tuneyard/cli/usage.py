@@ -24,7 +24,7 @@ def usage(
     since: Annotated[str, typer.Option("--since", metavar="TIME", help="So long ago, as in 7d, 12h or 1d12h.")] = "7d",
     as_json: Json = False,
 ) -> None:
-    """How long trials have trained, on how many GPUs, and for how long those that failed.
+    """How long trials have trained, on how many GPUs, which of them were idle, and for how long those that failed.
 
     A trial that began before counts as if it had trained last of all: at most as long as it was there since.
     """
@@ -49,8 +49,11 @@ def usage(
             one_line(row.name),
             str(row.sweeps),
             str(row.trials),
-            *(f"{hours:,.2f}" for hours in (row.trial_hours, row.gpu_hours, row.failed_trial_hours)),
+            *(
+                f"{hours:,.2f}"
+                for hours in (row.trial_hours, row.gpu_hours, row.idle_gpu_hours, row.failed_trial_hours)
+            ),
         )
         for row in found.rows
     ]
-    table((way, "sweeps", "trials", "trial-hours", "GPU-hours", "failed trial-hours"), rows)
+    table((way, "sweeps", "trials", "trial-hours", "GPU-hours", "idle GPU-hours", "failed trial-hours"), rows)

@@ -186,18 +186,28 @@ def test_a_story_gives_its_states() -> None:
 
 def test_a_journal_of_before_variants_and_requests_is_still_read(tmp_path: Path) -> None:
     """Fields that came later have defaults: a folder outlives the version that wrote it."""
-    later = {"TrialCreated": "variant", "AttemptEnded": "heard"}
+    later = {"TrialCreated": "variant", "AttemptEnded": "heard"} | dict.fromkeys(
+        ("LegEnded", "LegFailed", "LegCut", "TrialEnded"), "idle_gpu_ms"
+    )
     old = []
     for line in lines(STORY):
         record = json.loads(line)
         record.pop(later.get(record["event"], ""), None)
         old.append(json.dumps(record).encode() + b"\n")
     assert b"variant" not in b"".join(old)
+    assert b"idle_gpu_ms" not in b"".join(old)
     state = folder_with(tmp_path, b"".join(old)).state()
     assert state == replay(STORY)
     assert (state.trials["t001"].variant, state.ended and state.ended.heard) == ("", 0)
     assert state.of("") == state
     assert state.of("gpt").trials == {}
+
+
+def test_idle_gpus_of_every_leg_count_however_it_ended() -> None:
+    legs = [replace(event, idle_gpu_ms=10**at) for at, event in enumerate((ENDED, FAILED, CUT_SHORT))]
+    ended = TrialEnded("t001", "cancelled", "", 60, idle_gpu_ms=1000)
+    assert replay([BEGUN, CREATED, STARTED, *legs, ended]).trials["t001"].idle_gpu_ms == 1111
+    assert replay([BEGUN, CREATED, STARTED, ENDED]).trials["t001"].idle_gpu == ""
 
 
 def test_a_header_of_before_forecasts_is_still_read(make_folder: MakeFolder) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from tuneyard_pipelines.errors import TuneyardError
 from tuneyard_pipelines.journal import AttemptStarted, Journal, SweepFolder, TrialState
 from tuneyard_pipelines.leg import NO_SPACE, LegResult
 from tuneyard_pipelines.searcher import LegSearcher, observed, rules
-from tuneyard_pipelines.watchdog import MEMORY
+from tuneyard_pipelines.watchdog import ENDED, IDLE_GPU, MEMORY
 
 MakeFolder = Callable[..., SweepFolder]
 NO_SCHEDULER = "search.scheduler=none"
@@ -204,6 +205,51 @@ def test_r7_a_process_that_is_gone_is_explained_by_what_it_left(make_folder: Mak
     [failed] = attempt.trial(suggested["leg"]["trial"]).failures
     assert failed.outcome == "error"
     assert "gone without a word" in failed.message
+
+
+def idle(attempt: Attempt, trial: str, hours: float) -> Path:
+    """A leg leaves for how long its GPU was idle."""
+    left = attempt.journal.folder.attempt(trial, attempt.number)
+    left.mkdir(parents=True, exist_ok=True)
+    (left / IDLE_GPU).write_text(json.dumps({"gpu_ms": round(hours * 3_600_000)}))
+    return left
+
+
+def test_idle_gpus_of_all_legs_are_summed_and_said_at_the_end(make_folder: MakeFolder) -> None:
+    folder = make_folder("search.trials=1", NO_SCHEDULER, "search.retries=1")
+    attempt = Attempt(folder)
+    name, _ = attempt.ask()
+    left = idle(attempt, "t001", 0.5)
+    attempt.answer(name, LegResult("error", "killed"))
+    assert not (left / IDLE_GPU).exists(), "a later leg does not count it again"
+    assert attempt.trial("t001").idle_gpu == "its GPUs were idle for 0.50 GPU-hours"
+    idle(attempt, "t001", 0.75)
+    attempt.go_on()
+    trial = attempt.trial("t001")
+    assert (trial.outcome, trial.idle_gpu_ms) == ("completed", 1.25 * 3_600_000)
+    assert trial.message == "its GPUs were idle for 1.25 GPU-hours"
+    assert folder.state().trials["t001"] == trial, "as the journal has it"
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_a_trial_that_is_stopped_alone_stands_as_it_is_for_as_long_as_the_attempt_lasts(
+    make_folder: MakeFolder, step: int
+) -> None:
+    folder = make_folder("search.trials=2", NO_SCHEDULER, "search.retries=3")
+    attempt = Attempt(folder)
+    name, _ = attempt.ask()
+    left = idle(attempt, "t001", 0.5)
+    (left / ENDED).write_text(json.dumps(["cancelled", "resources.on_idle_gpu is stop"]))
+    if step:
+        checkpoints.save(left / "checkpoints", Facts(step, 1, 10, 0.1, 0.5, {}), lambda path: path.touch())
+    attempt.searcher.on_trial_complete(name, None, error=True)
+    trial = attempt.trial("t001")
+    assert (trial.outcome, trial.failures, trial.share) == ("cancelled", (), 0.1 if step else 0.0)
+    assert trial.message == "resources.on_idle_gpu is stop; its GPUs were idle for 0.50 GPU-hours"
+    assert trial.idle_gpu_ms == 0.5 * 3_600_000
+    attempt.go_on()
+    assert attempt.trial("t001") == trial, "it is not tried again"
+    assert attempt.trial("t002").outcome == "completed"
 
 
 @pytest.mark.parametrize("result", [None, {}, {"training_iteration": 1, "done": True}])

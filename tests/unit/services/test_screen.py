@@ -18,7 +18,7 @@ from tuneyard import sweeps
 from tuneyard.cli import screen
 from tuneyard.cli.screen import line, render, watching
 from tuneyard.progress import Watch
-from tuneyard_pipelines import tracking
+from tuneyard_pipelines import reach, tracking
 from tuneyard_pipelines.errors import UnreachableError
 from tuneyard_pipelines.journal import (
     AttemptEnded,
@@ -318,6 +318,23 @@ def test_an_event_is_one_line_or_none(make_sweep: MakeSweep, event: Event, said:
     sweep.create(1)
     header, state = sweep.folder.header(), sweep.folder.state()
     assert line(event, header, state.after(event)) == said
+
+
+def test_how_much_of_its_devices_a_trial_made_use_of_is_said_at_the_end_of_a_leg(
+    make_sweep: MakeSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = make_sweep()
+
+    def train() -> None:
+        sweep.start(sweep.create(1))
+        sweep.measure("t001", 0, {reach.MEASURED_PEAK: 62e12})
+        sweep.measure("t001", 10, {reach.MFU: 0.31})
+        sweep.reach("t001", 0, 0.5)
+
+    lines_while(sweep, train, lambda: None)
+    said = [line for line in capsys.readouterr().out.splitlines() if "tokens" in line]
+    reached = "model FLOPs utilisation 31.0% (of 62 TFLOP/s measured here)"
+    assert said == [f"t01 heads=2: val/exact_match 0.5000 at 1,000 tokens, {reached}"]
 
 
 def test_without_a_terminal_every_event_until_the_end_is_printed(

@@ -90,7 +90,7 @@ def test_of_a_trial_counts_what_it_trained_in_this_time(store: Store) -> None:
     found = used(store)
     for at, (row, hours) in enumerate(cases):
         trials, counts = (0, 0.0) if hours is None else (1, hours)
-        assert found[f"owner{at}"] == Used(f"owner{at}", 1, trials, counts, 6 * counts, 0.0), row
+        assert found[f"owner{at}"] == Used(f"owner{at}", 1, trials, counts, 6 * counts, 0.0, 0.0), row
 
 
 def test_what_never_ended_by_itself_ends_with_its_sweep(store: Store) -> None:
@@ -99,7 +99,7 @@ def test_what_never_ended_by_itself_ends_with_its_sweep(store: Store) -> None:
     sweep(store, "waits", owner="bob", begun=False)
     for sweep_id in ("a", "before"):
         store.put_trials(sweep_id, [trial(1, "error", 48, None, 20), trial(2, "cancelled", 48, 30, 3)])
-    assert used(store) == {"ann": Used("ann", 1, 1, 2.0, 0.0, 2.0)}
+    assert used(store) == {"ann": Used("ann", 1, 1, 2.0, 0.0, 0.0, 2.0)}
 
 
 def test_users_and_projects_are_told_apart_and_who_used_most_is_first(store: Store) -> None:
@@ -109,9 +109,9 @@ def test_users_and_projects_are_told_apart_and_who_used_most_is_first(store: Sto
     for sweep_id in "abc":
         failed = [trial(4 + at, state, 2, 1, 0.5) for at, state in enumerate(("diverged", "stalled"))]
         store.put_trials(sweep_id, [trial(1, "completed", 2, 1, 1), trial(2, "cancelled", 2, 1, 1), *failed])
-    ann, bob = Used("ann", 2, 8, 6.0, 3.0, 2.0), Used("bob", 1, 4, 3.0, 6.0, 1.0)
+    ann, bob = Used("ann", 2, 8, 6.0, 3.0, 0.0, 2.0), Used("bob", 1, 4, 3.0, 6.0, 0.0, 1.0)
     assert list(used(store).values()) == [bob, ann]
-    search, lines = Used("search", 2, 8, 6.0, 9.0, 2.0), Used("lines", 1, 4, 3.0, 0.0, 1.0)
+    search, lines = Used("search", 2, 8, 6.0, 9.0, 0.0, 2.0), Used("lines", 1, 4, 3.0, 0.0, 0.0, 1.0)
     assert list(used(store, "project").values()) == [search, lines]
 
 
@@ -126,15 +126,24 @@ def test_the_command_tells_what_the_service_knows(served: Served, tmp_path: Path
     logins.keep(tmp_path / ".tuneyard", logins.Login(served.url, served.token("eve", "viewer")))
     assert cli("usage").out.startswith("nothing ran since 20")
     sweep(store, "a", gpus=1)
-    row = trial(1, "completed", 3, 1, 1.5)
+    row = trial(1, "completed", 3, 1, 1.5, idle_gpu_ms=HOUR_MS // 2)
     shift_ms = int(time.time() * 1000) - NOW_MS
     assert row.ended_ms is not None
     store.put_trials("a", [replace(row, created_ms=row.created_ms + shift_ms, ended_ms=row.ended_ms + shift_ms)])
     head, line = cli("usage", "--by", "project", "--since", "1d12h").out.splitlines()
-    assert head.split() == ["project", "sweeps", "trials", "trial-hours", "GPU-hours", "failed", "trial-hours"]
-    assert line.split() == ["dates", "1", "1", "1.50", "1.50", "0.00"]
+    assert head.split() == [
+        "project",
+        "sweeps",
+        "trials",
+        "trial-hours",
+        "GPU-hours",
+        "idle",
+        "GPU-hours",
+        *["failed", "trial-hours"],
+    ]
+    assert line.split() == ["dates", "1", "1", "1.50", "1.50", "0.50", "0.00"]
     told = json.loads(cli("usage", "--json").out)
-    assert told["rows"] == [vars(Used("ann", 1, 1, 1.5, 1.5, 0.0))]
+    assert told["rows"] == [vars(Used("ann", 1, 1, 1.5, 1.5, 0.5, 0.0))]
     assert told["until_ms"] - told["since_ms"] == pytest.approx(7 * 24 * HOUR_MS, abs=60_000)
     for words, why in ((("--by", "node"), "allowed: user, project"), (("--since", "2y"), "allowed: 1s to 366d")):
         wrong = cli("usage", *words)
@@ -147,3 +156,15 @@ def test_each_trial_counts_with_the_gpus_that_it_held_itself(store: Store) -> No
     rows = [trial(1, "completed", 20, 10, 4, gpus=0.5), trial(2, "completed", 20, 10, 2, gpus=2.0)]
     store.put_trials("s1", [*rows, trial(3, "completed", 20, 10, 1)])
     assert (used(store)["ann"].trial_hours, used(store)["ann"].gpu_hours) == (7.0, 0.5 * 4 + 2.0 * 2 + 2.0 * 1)
+
+
+def test_idle_gpus_are_some_of_the_gpus_that_were_used_in_this_time(store: Store) -> None:
+    sweep(store, "s1", gpus=1)
+    rows = [
+        trial(1, "completed", 20, 10, 4, gpus=2.0, idle_gpu_ms=3 * HOUR_MS),
+        trial(2, "completed", 48, 22, 20, gpus=0.5, idle_gpu_ms=7 * HOUR_MS),  # two hours of it in this time
+        trial(3, "completed", 48, 30, 9, idle_gpu_ms=5 * HOUR_MS),  # before it
+        trial(4, "completed", 20, 10, 1),
+    ]
+    store.put_trials("s1", rows)
+    assert (used(store)["ann"].gpu_hours, used(store)["ann"].idle_gpu_hours) == (8.0 + 1.0 + 1.0, 3.0 + 1.0)
