@@ -499,6 +499,13 @@ def _workers(spec: SweepSpec) -> Iterator[Misfit]:
     elif (least := min(_choices(spec.values[dotted(batch)]) or (most,))) < most:
         message = f"found {least}, the tokens of all workers together, for {most} workers: at least one each; raise it"
         yield Misfit(batch, message, (batch, here))
+    shares = [gpus for gpus in _choices(spec.values["resources.gpus_per_worker"]) if 0 < gpus < 1]
+    if most > 1 and shares:
+        message = (
+            f"found {shares[0]:g} beside {most} workers, which need a GPU each to train together (NCCL takes no two of "
+            "them on one); set it to 1 or 0, or workers to 1"
+        )
+        yield Misfit(("resources", "gpus_per_worker"), message, (("resources", "gpus_per_worker"), here))
 
 
 def _accelerator(spec: SweepSpec) -> Iterator[Misfit]:

@@ -60,7 +60,10 @@ def train(
             run_config=ray.train.RunConfig(
                 name=f"{leg.trial}-{leg.rung}-{os.getpid()}",
                 storage_path=storage,
-                failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
+                failure_config=ray.train.FailureConfig(  # of Ray Train's own, which its types do not tell
+                    max_failures=0,
+                    controller_failure_limit=0,  # type: ignore[call-arg]
+                ),
             ),
         ).fit()
     except ray.train.TrainingFailedError as failed:
@@ -77,7 +80,8 @@ def _work(leg: Leg, callbacks: Callable[[Leg], Sequence[Any]] | None) -> None:
 
     quiet()
     rank = ray.train.get_context().get_world_rank()
-    group = {"devices": "auto", "strategy": RayDDPStrategy(**DATA_PARALLEL), "plugins": [RayLightningEnvironment()]}
+    strategy, environment = RayDDPStrategy(**DATA_PARALLEL), RayLightningEnvironment()  # type: ignore[no-untyped-call]
+    group = {"devices": "auto", "strategy": strategy, "plugins": [environment]}
     result = run_leg(leg, callbacks(leg) if callbacks else (), group)
     write_atomic(leg.attempt_folder / f"result.rank{rank}.json", json.dumps(result.to_dict()))
     if result.outcome not in _WELL:

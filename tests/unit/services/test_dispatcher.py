@@ -171,13 +171,13 @@ def test_s8_what_can_never_fit_is_refused_with_what_there_is(make: Callable[...,
 def test_a_mixed_sweep_counts_as_its_largest_trials(make: Callable[..., Team]) -> None:
     team = make()
     mixed = team.submit(
-        resources__workers=[1, 3], resources__gpus_per_worker=0.5, search__trials=6, search__max_concurrent_trials=5
+        resources__workers=[1, 3], resources__gpus_per_worker=1, search__trials=6, search__max_concurrent_trials=2
     )
-    assert team.entry(mixed).shape == Shape(1, 0.5, 2 << 30, workers=3)
+    assert team.entry(mixed).shape == Shape(1, 1, 2 << 30, workers=3)
     team.step()
-    after = team.submit(resources__gpus_per_worker=1, **ONE)
+    after = team.submit(resources__workers=3, resources__gpus_per_worker=1, **ONE)
     team.step()
-    assert team.entry(after).waits_for == "needs 1 GPU a trial, 0.5 free; the next"
+    assert team.entry(after).waits_for == "needs 3 GPUs a trial, 2 free; the next"
 
 
 def test_what_needs_one_kind_of_gpu_waits_for_that_kind(make: Callable[..., Team]) -> None:

@@ -49,6 +49,10 @@ def test_a_worker_has_no_gpu_a_share_of_one_or_one(gpus: str) -> None:
         (["resources.gpus_per_worker={uniform: [0.1, 0.9]}"], "not a form of range that this key takes"),
         (["resources.workers=0"], "resources.workers: found 0; allowed: an integer from 1 to 1024"),
         (["resources.workers=1025"], "resources.workers: found 1025; allowed: an integer from 1 to 1024"),
+        (
+            ["resources={workers: [1, 2], gpus_per_worker: [0.5, 1]}"],
+            "resources.gpus_per_worker: found 0.5 beside 2 workers, which need a GPU each to train together",
+        ),
         (["resources.accelerator_type=A100"], "resources.accelerator_type: goes with a GPU only; take it out, or set"),
         (
             ["resources.accelerator_type=[A100, H100]", "resources.gpus_per_worker=[0, 1]", "search.trials=2"],
@@ -136,10 +140,10 @@ def test_of_very_many_choices_the_ends_stand_for_all() -> None:
 
 
 def test_the_gpus_of_a_trial_are_those_of_its_point() -> None:
-    mixed = accepted("resources={workers: [1, 4], gpus_per_worker: 0.5}", "search.trials=2")
+    mixed = accepted("resources={workers: [1, 4], gpus_per_worker: 1}", "search.trials=2")
     points = ({"resources.workers": 1}, {"resources.workers": 4})
-    assert {shape.gpus_at(point) for shape in mixed.shapes for point in points[:1]} == {0.5}
-    assert {shape.gpus_at(point) for shape in mixed.shapes for point in points[1:]} == {2.0}
+    assert {shape.gpus_at(point) for shape in mixed.shapes for point in points[:1]} == {1.0}
+    assert {shape.gpus_at(point) for shape in mixed.shapes for point in points[1:]} == {4.0}
 
 
 def test_a_package_of_before_has_the_resources_that_are_left_out() -> None:
