@@ -16,6 +16,7 @@ from tuneyard_pipelines.data import PreparedData, encode
 from tuneyard_pipelines.journal import AttemptStarted, Header, Journal, SweepFolder
 from tuneyard_pipelines.leg import Leg
 from tuneyard_pipelines.metrics import MetricReader
+from tuneyard_pipelines.reach import MEASURED_PEAK, MFU
 from tuneyard_pipelines.spec import SweepSpec
 from tuneyard_pipelines.trial import run_leg
 
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.integration
 
 STEPS = 50
 CLOSE = 1e-4
+CLOCKED = ("system/", "train/tokens_per_second", MFU)
 ALIKE = {
     "model__num_heads": 2,
     "model__sequence_length": 24,
@@ -58,7 +60,7 @@ def train(folder: SweepFolder, split: int = 1) -> None:
 def values(folder: SweepFolder) -> dict[tuple[str, int], float]:
     """What depends neither on the clock nor on the process."""
     found = MetricReader(folder, "t001").new(folder.state())
-    return {(m.key, m.step): m.value for m in found if "system/" not in m.key and "per_second" not in m.key}
+    return {(m.key, m.step): m.value for m in found if not m.key.startswith(CLOCKED)}
 
 
 def weights(folder: SweepFolder) -> dict[str, torch.Tensor]:
@@ -83,7 +85,7 @@ def test_two_workers_have_the_losses_and_scores_of_one(task: str, text: Path, tm
     assert {step for key, step in one if key == "train/loss"} == {10, 20, 30, 40, 50}
     assert two == pytest.approx(one, rel=CLOSE, nan_ok=True)
     system = {m.key for m in MetricReader(shared, "t001").new(shared.state()) if "system/" in m.key}
-    assert system == {"system/rank0/memory_bytes", "system/rank1/memory_bytes"}
+    assert system == {"system/rank0/memory_bytes", "system/rank1/memory_bytes", MEASURED_PEAK}
 
 
 def test_pytorchs_own_data_parallel_has_the_same_losses(text: Path, tmp_path: Path) -> None:
