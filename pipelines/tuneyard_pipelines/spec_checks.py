@@ -496,9 +496,16 @@ def _workers(spec: SweepSpec) -> Iterator[Misfit]:
     if most > 1 and architectures.find(spec.architecture).counts:
         message = f"found {most}; {spec.architecture} counts and has no gradients to share: it takes 1"
         yield Misfit(here, message, (here, ("model", "architecture")))
-    elif (least := min(_choices(spec.values[dotted(batch)]) or (most,))) < most:
-        message = f"found {least}, the tokens of all workers together, for {most} workers: at least one each; raise it"
-        yield Misfit(batch, message, (batch, here))
+    else:
+        # Of pairs at least a token each; documents are shared by windows.
+        window = 1 if spec.task == "translation" else max(_choices(spec.values["model.sequence_length"]) or (1,))
+        least = min(_choices(spec.values[dotted(batch)]) or (most * window,))
+        if most > 1 and least < most * window:
+            each = "a token" if window == 1 else f"a window of {window} tokens"
+            message = (
+                f"found {least}, the tokens of all {most} workers together; with {each} for each it is {most * window}"
+            )
+            yield Misfit(batch, f"{message} at least: raise it, or lower workers", (batch, here))
     shares = [gpus for gpus in _choices(spec.values["resources.gpus_per_worker"]) if 0 < gpus < 1]
     if most > 1 and shares:
         message = (

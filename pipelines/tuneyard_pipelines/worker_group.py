@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+
 from tuneyard_pipelines.catalog import Mode
 from tuneyard_pipelines.cluster import only_own_gpus, quiet, request
 from tuneyard_pipelines.journal import EARLY, write_atomic
@@ -30,14 +33,17 @@ def train(
 ) -> LegResult:
     """Run a leg on `resources.workers` processes; whatever goes wrong there is the result's outcome.
 
-    To be called in the process of a Tune trial. A group that is not complete within resources.stall_timeout is given
-    up. `storage` is a folder for what Ray Train keeps meanwhile.
+    To be called in the process of a Tune trial. It waits until there is room for all of them, as a trial of one worker
+    does. A group that is not complete within resources.stall_timeout from then on is given up. `storage` is a folder
+    for what Ray Train keeps meanwhile.
     """
     import ray.train
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    for path in _results(leg):
-        path.unlink()
+    for path in (*_results(leg), *leg.attempt_folder.glob("stack*.txt")):
+        if path.name.startswith("result") or not path.stat().st_size:  # the empty one of a worker that was killed
+            path.unlink()
+    _wait_for_room(resources)
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(resources.stall_timeout_s)
 
     def work() -> None:
@@ -67,8 +73,17 @@ def train(
             ),
         ).fit()
     except ray.train.TrainingFailedError as failed:
-        return _why(leg, resources.workers, mode, failed)
+        return _why(leg, resources, mode, failed)
     return _told(_results(leg)[0])
+
+
+def _wait_for_room(resources: Resources) -> None:
+    """By a reservation like that of the group, which is given back at once."""
+    room = placement_group([request(resources)] * resources.workers)
+    try:
+        ray.get(room.ready())
+    finally:
+        remove_placement_group(room)
 
 
 def _work(leg: Leg, callbacks: Callable[[Leg], Sequence[Any]] | None) -> None:
@@ -88,17 +103,26 @@ def _work(leg: Leg, callbacks: Callable[[Leg], Sequence[Any]] | None) -> None:
         raise RuntimeError(f"rank {rank}: {result.outcome}: {result.message}")
 
 
-def _why(leg: Leg, workers: int, mode: Mode, failed: Exception) -> LegResult:
-    """What ended a group: the first failure of a worker's own, or else the worker that died."""
-    results = {path: _told(path) for path in _results(leg)}
-    own = [path for path, result in results.items() if result.outcome not in {*_WELL, LEFT}]
+def _why(leg: Leg, resources: Resources, mode: Mode, failed: Exception) -> LegResult:
+    """What ended a group: the first failure of a worker's own, else a worker that died, else what was between them."""
+    workers, results = resources.workers, {path: _told(path) for path in _results(leg)}
+    in_time = sorted(results, key=lambda path: path.stat().st_mtime_ns)
+    own = [path for path in in_time if results[path].outcome not in {*_WELL, LEFT}]
     if own:
-        return results[min(own, key=lambda path: path.stat().st_mtime_ns)]
+        return results[own[0]]
     told = {path.name for path in results}
     gone = [str(rank) for rank in range(workers) if f"result.rank{rank}.json" not in told]
-    if len(gone) == workers:  # none came so far: Ray Train says why
-        return explain_death(leg, mode, f"the group of {workers} workers ({str(failed).strip().splitlines()[-1]})")
-    return explain_death(leg, mode, f"worker {', '.join(gone)} of {workers} (ranks from 0)")
+    explained = explain_death(leg, mode, f"worker {', '.join(gone)} of {workers} (ranks from 0)")
+    if explained.outcome != "error":  # a watchdog spoke
+        return explained
+    last_line = str(failed).strip().splitlines()[-1]
+    if len(gone) == workers:
+        patience = f"resources.stall_timeout ({resources.stall_timeout})"
+        why = f"the group of {workers} workers did not begin, within {patience} or for another reason: {last_line}"
+        return LegResult("error", why)
+    if not gone:
+        return LegResult("error", f"the {workers} workers lost each other: {results[in_time[0]].message}")
+    return explained
 
 
 def _results(leg: Leg) -> list[Path]:

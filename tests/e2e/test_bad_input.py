@@ -125,9 +125,10 @@ def test_an_empty_split_is_refused_with_its_counts(cli: Cli, tmp_path: Path) -> 
 
 
 def test_s8_more_gpus_than_exist_are_refused_at_once_with_what_exists(cli: Cli, tmp_path: Path) -> None:
-    done = cli("sweep", "run", "good.yaml", "--set", "resources.gpus_per_worker=8")
+    asked = ("--set", "resources.workers=8", "--set", "resources.gpus_per_worker=1")
+    done = cli("sweep", "run", "good.yaml", *asked)
     assert done.returncode == 2, done.stderr
-    assert "8 GPU" in done.stderr
+    assert "8 workers with 1 CPU, 1 GPU" in done.stderr
     assert "0 GPU" in done.stderr
     assert not (tmp_path / ".tuneyard" / "sweeps").exists()
 

@@ -594,8 +594,9 @@ def test_what_was_used_is_summed_in_the_database(store: Store) -> None:
         trial(2, None, None, "diverged"),
     ]
     store.put_trials("a", [rows[0], replace(rows[1], trained_ms=2**40), replace(trial(3, 0, 0.5), ended_ms=50)])
-    text = accepted.spec_text
-    assert store.used(100, 2**42 + 100) == [SweepUse("dates", "ada", text, 2, 2, 500 + 2**40, 300, 2**40)]
+    trained_ms = 500 + 2**40
+    expected = SweepUse("dates", "ada", accepted.spec_text, 2, trained_ms, 2 * trained_ms, 300, 2**40)
+    assert store.used(100, 2**42 + 100) == [expected]
 
 
 def test_one_leads_and_the_next_watches_its_heart(store: Store) -> None:

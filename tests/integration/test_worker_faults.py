@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +19,8 @@ from tiny_sweep import runs_of, tiny
 
 from tuneyard_pipelines import worker_group
 from tuneyard_pipelines.journal import SweepFolder, SweepState, TrialState
-from tuneyard_pipelines.leg import Leg
+from tuneyard_pipelines.leg import LEFT, Leg, LegResult
+from tuneyard_pipelines.spec import Resources
 from tuneyard_pipelines.tracking import connect
 
 pytestmark = pytest.mark.integration
@@ -114,20 +117,55 @@ def test_r14_a_trial_of_two_workers_is_one_run_with_the_system_metrics_of_both(f
     assert faulty.runs["t001"].data.params["resources.workers"] == "2"
 
 
-def test_a_group_that_is_not_complete_in_time_is_given_up(cluster: None, tmp_path: Path) -> None:
-    @ray.remote(num_cpus=1)
-    class Holds:
-        def there(self) -> bool:
-            return True
+@ray.remote(num_cpus=1)
+class Holds:
+    """One of the two cores."""
 
+    def there(self) -> bool:
+        return True
+
+
+def a_leg(home: Path) -> tuple[Leg, Resources]:
+    """Of a sweep that is not there: its workers fail as soon as they begin."""
+    spec = tiny(model__num_heads=1, model__sequence_length=24, resources__workers=2, resources__stall_timeout="15s")
+    leg = Leg(str(home), "t001", {}, 1, 0)
+    leg.attempt_folder.mkdir(parents=True)
+    return leg, spec.at({}).resources
+
+
+def test_a_group_that_is_not_complete_in_time_is_given_up(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_group, "_wait_for_room", lambda resources: None)
+    leg, resources = a_leg(tmp_path)
     holds = Holds.remote()
     assert ray.get(holds.there.remote())
     try:
-        spec = tiny(model__num_heads=1, model__sequence_length=24, resources__workers=2, resources__stall_timeout="5s")
-        leg = Leg(str(tmp_path), "t001", {}, 1, 0)
-        leg.attempt_folder.mkdir(parents=True)
-        result = worker_group.train(leg, spec.at({}).resources, "min", str(tmp_path / "train"), None)
+        result = worker_group.train(leg, resources, "min", str(tmp_path / "train"), None)
     finally:
         ray.kill(holds)
     assert result.outcome == "error"
-    assert "the group of 2 workers" in result.message
+    assert "the group of 2 workers did not begin, within resources.stall_timeout (15s)" in result.message
+
+
+def test_a_group_waits_for_room_as_long_as_it_takes(cluster: None, tmp_path: Path) -> None:
+    _, resources = a_leg(tmp_path)
+    holds = Holds.remote()
+    assert ray.get(holds.there.remote())
+    began = threading.Event()
+    waiting = threading.Thread(target=lambda: (worker_group._wait_for_room(resources), began.set()))
+    waiting.start()
+    assert not began.wait(2.0)
+    ray.kill(holds)
+    waiting.join()
+    assert began.is_set()
+
+
+def test_what_lies_between_workers_is_told_as_that(tmp_path: Path) -> None:
+    leg, resources = a_leg(tmp_path)
+    for rank, said in ((0, "later"), (1, "NCCL error: duplicate GPU")):
+        path = leg.attempt_folder / f"result.rank{rank}.json"
+        path.write_text(json.dumps(LegResult(LEFT, said).to_dict()))
+        os.utime(path, (2 - rank, 2 - rank))
+    result = worker_group._why(leg, resources, "min", RuntimeError("x"))
+    assert (result.outcome, result.message) == ("error", "the 2 workers lost each other: NCCL error: duplicate GPU")
