@@ -71,7 +71,7 @@ def test_a_worker_has_no_gpu_a_share_of_one_or_one(gpus: str) -> None:
         ),
         (
             ["training.batch_tokens=3", "resources.workers=4"],
-            "training.batch_tokens: found 3, the tokens of all 4 workers together; with a token for each it is 4 at least",
+            "training.batch_tokens: found 3, the tokens of all 4 workers together; with a token for each it is 4",
         ),
         (
             ["training.batch_tokens=[4, 3]", "resources.workers={int: [1, 4]}", "search.trials=2"],
