@@ -1,18 +1,22 @@
 """Dot-product attention, its masks, and multi-head attention over keys and values that are passed in.
 
 B batch, N rows chosen from a batch, T query length, S key length, D model width, H heads (of keys and values fewer,
-where queries share them), K head width. A mask is true where a query may look.
+where queries share them), K head width. A mask is true where a query may look; CAUSAL stands for the square one that
+lets it look at its own key and those before it, which fused kernels need not read.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tuneyard_modules.positions import Rotation, rotate
+
+CAUSAL: Literal["causal"] = "causal"
+Mask = Tensor | Literal["causal"] | None
 
 
 class Cache(NamedTuple):
@@ -42,7 +46,7 @@ def attention(
     query_BHTK: Tensor,
     key_BHSK: Tensor,
     value_BHSK: Tensor,
-    mask: Tensor | None = None,
+    mask: Mask = None,
     *,
     scaled: bool = True,
     need_weights: bool = False,
@@ -50,16 +54,24 @@ def attention(
     """softmax(q k^T / sqrt(K)) v, equation 1 of Vaswani et al. 2017; without the root where not `scaled`.
 
     Where there are fewer heads of keys and values, each serves equally many query heads in a row (grouped-query
-    attention, Ainslie et al. 2023). `mask` is boolean and broadcasts to BHTS; every query must be allowed at least one
-    key. Returns the context (BHTK) and, only when `need_weights`, the weights (BHTS), which rules out torch's fused
-    kernels.
+    attention, Ainslie et al. 2023). `mask` is CAUSAL, or boolean and broadcasts to BHTS; every query must be allowed at
+    least one key. The kernel of FlashAttention (Dao et al. 2022) takes no tensor for it. Returns the context (BHTK)
+    and, only when `need_weights`, the weights (BHTS), which rules out torch's fused kernels.
     """
     shared = query_BHTK.shape[1] // key_BHSK.shape[1]
     if not need_weights:
         context_BHTK = F.scaled_dot_product_attention(
-            query_BHTK, key_BHSK, value_BHSK, attn_mask=mask, scale=None if scaled else 1.0, enable_gqa=shared > 1
+            query_BHTK,
+            key_BHSK,
+            value_BHSK,
+            attn_mask=None if isinstance(mask, str) else mask,
+            is_causal=isinstance(mask, str),
+            scale=None if scaled else 1.0,
+            enable_gqa=shared > 1,
         )
         return context_BHTK, None
+    if isinstance(mask, str):
+        mask = causal_mask(query_BHTK.shape[2], key_BHSK.shape[2], query_BHTK.device)
     if shared > 1:
         key_BHSK, value_BHSK = (x.repeat_interleave(shared, dim=1) for x in (key_BHSK, value_BHSK))
     scores_BHTS = query_BHTK @ key_BHSK.transpose(-2, -1) * (query_BHTK.shape[-1] ** -0.5 if scaled else 1.0)
@@ -121,7 +133,7 @@ class MultiHeadAttention(nn.Module):
         self,
         query_BTD: Tensor,
         cache: Cache,
-        mask: Tensor | None = None,
+        mask: Mask = None,
         rotation: Rotation | None = None,
         *,
         need_weights: bool = False,

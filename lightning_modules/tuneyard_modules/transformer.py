@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from tuneyard_modules.attention import Cache, MultiHeadAttention, causal_mask, padding_mask
+from tuneyard_modules.attention import CAUSAL, Cache, Mask, MultiHeadAttention, causal_mask, padding_mask
 from tuneyard_modules.positions import LearnedPositions, RotaryPositions, Rotation, SinusoidalPositions
 
 Norm = Literal["pre", "post"]
@@ -406,7 +406,7 @@ class _Layer(nn.Module):
         return self.read(*inputs, **options)
 
     def _attend(
-        self, x_BTD: Tensor, past: Cache | None, mask: Tensor | None, rotation: Rotation | None, *, need_weights: bool
+        self, x_BTD: Tensor, past: Cache | None, mask: Mask, rotation: Rotation | None, *, need_weights: bool
     ) -> tuple[Tensor, Cache, Tensor | None]:
         read_BTD = self._before(self.attention_norm, x_BTD)
         cache = self.attention.remember(read_BTD, rotation)
@@ -442,7 +442,7 @@ class EncoderLayer(_Layer):
         self,
         x_BTD: Tensor,
         past: Cache | None,
-        mask: Tensor | None,
+        mask: Mask,
         rotation: Rotation | None = None,
         *,
         need_weights: bool = False,
@@ -462,7 +462,7 @@ class DecoderLayer(_Layer):
         self,
         x_BTD: Tensor,
         past: Cache,
-        mask: Tensor | None,
+        mask: Mask,
         memory: Cache,
         memory_mask_B11S: Tensor,
         rotation: Rotation | None = None,
@@ -573,11 +573,12 @@ def _refuse(config: TransformerConfig, name: str, owner: str) -> None:
         raise ValueError(f"{name}={value} is an option of {owner} only: leave it out")
 
 
-def _causal(start: int, ids_BT: Tensor) -> Tensor | None:
+def _causal(start: int, ids_BT: Tensor) -> Mask:
     """The mask for T tokens after `start` others."""
     length = ids_BT.shape[1]
-    # A single new token is the latest of all, so it may look everywhere.
-    return None if length == 1 else causal_mask(length, start + length, ids_BT.device)
+    if length == 1:
+        return None  # a single new token is the latest of all, so it may look everywhere
+    return causal_mask(length, start + length, ids_BT.device) if start else CAUSAL
 
 
 def _check_length(length: int, max_length: int) -> None:

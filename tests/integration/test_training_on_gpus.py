@@ -16,7 +16,7 @@ import torch
 from tiny_sweep import tiny
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tuneyard_modules.attention import attention
+from tuneyard_modules.attention import CAUSAL, attention
 from tuneyard_pipelines.journal import SweepFolder, SweepState
 from tuneyard_pipelines.leg import Leg
 from tuneyard_pipelines.metrics import MetricReader
@@ -122,14 +122,16 @@ def test_too_little_memory_of_the_gpu_is_an_outcome_of_its_own(run: Run) -> None
     assert [failed.outcome for failed in trial.failures] == ["out_of_memory"], "not tried again"
 
 
-def test_attention_in_bf16_has_fused_kernels_and_flash_where_nothing_is_masked() -> None:
-    """Torch's flash kernel takes no mask of ours: there the memory-efficient one serves, or cuDNN's."""
+def test_attention_in_bf16_has_fused_kernels_and_flash_where_no_tensor_masks_it() -> None:
+    """Torch's flash kernel takes no tensor for a mask: there the memory-efficient one serves, or cuDNN's."""
     query, key, value = (torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     mask = torch.ones(128, 128, dtype=torch.bool, device="cuda").tril()
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        open_context, _ = attention(query, key, value)
-    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]):
-        masked_context, _ = attention(query, key, value, mask)
-    for context, seen in ((open_context, None), (masked_context, mask)):
+    for kernels, seen in (
+        ([SDPBackend.FLASH_ATTENTION], None),
+        ([SDPBackend.FLASH_ATTENTION], CAUSAL),
+        ([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION], mask),
+    ):
+        with sdpa_kernel(kernels):
+            context, _ = attention(query, key, value, seen)
         plain, _ = attention(query.float(), key.float(), value.float(), seen, need_weights=True)
         torch.testing.assert_close(context.float(), plain, atol=2e-2, rtol=2e-2)

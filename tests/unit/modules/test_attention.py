@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tuneyard_modules.attention import MultiHeadAttention, attention, causal_mask, padding_mask
+from tuneyard_modules.attention import CAUSAL, MultiHeadAttention, attention, causal_mask, padding_mask
 
 SENTENCE = ["我", "买了", "一个", "黄色", "的", "苹果", "手机"]
 
@@ -30,6 +30,13 @@ def test_both_ways_agree(masked: bool, scaled: bool, kv_heads: int) -> None:
     assert weights is not None
     assert_close(fast, slow, rtol=1e-5, atol=1e-5)
     assert_close(weights.sum(-1), torch.ones(2, 4, 5))
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_causal_is_the_square_mask_that_it_stands_for(need_weights: bool) -> None:
+    query, key, value = (torch.randn(2, 4, 6, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
+    context, _ = attention(query, key, value, CAUSAL, need_weights=need_weights)
+    assert_close(context, attention(query, key, value, causal_mask(6, 6))[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("scaled", [True, False])
