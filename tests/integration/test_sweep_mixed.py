@@ -15,23 +15,23 @@ SPEC = tiny(
     model__num_heads=[1, 2],
     model__sequence_length=24,
     training__max_steps=4,
-    resources__cpus_per_worker=[1, 2],
+    resources__workers=[1, 2],
     resources__memory_per_worker="2GiB",
     search__trials=4,
 )
 
 
-def test_trials_of_one_core_and_of_two_all_come_to_their_end(
+def test_trials_of_one_worker_and_of_two_all_come_to_their_end(
     run: Callable[..., tuple[SweepFolder, SweepState]], mlflow_uri: str
 ) -> None:
-    """Each is begun once it fits; those that reuse a process find one that has their own number of cores."""
+    """Each is begun once it fits beside the others on two cores."""
     folder, state = run(SPEC)
     assert [trial.outcome for trial in state.trials.values()] == ["completed"] * 4
     points = [tuple(trial.point.values()) for trial in state.trials.values()]
-    assert points == [(heads, cores) for heads in (1, 2) for cores in (1, 2)]
+    assert points == [(heads, workers) for heads in (1, 2) for workers in (1, 2)]
     assert state.scored is not None
     runs = runs_of(mlflow_uri, folder)
     for trial in state.trials.values():
-        cores = trial.point["resources.cpus_per_worker"]
-        assert runs[trial.id].data.params["resources.cpus_per_worker"] == str(cores)
-        assert f"cpus_per_worker={cores}" in trial.name
+        workers = trial.point["resources.workers"]
+        assert runs[trial.id].data.params["resources.workers"] == str(workers)
+        assert f"workers={workers}" in trial.name

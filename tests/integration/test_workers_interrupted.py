@@ -1,4 +1,4 @@
-"""Ctrl-C in the midst of a trial of two workers: both save and go, and `sweep resume` goes on there."""
+"""A trial of two workers that is ended in its midst: by Ctrl-C both save and go, and by `sweep stop` they validate."""
 
 from __future__ import annotations
 
@@ -89,3 +89,18 @@ def test_r10_r11_two_workers_save_where_they_are_and_go_on_there(project: Path) 
     runs = runs_of(f"sqlite:///{project / '.tuneyard/mlflow.db'}", folder)
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     assert len(runs) == 2
+
+
+def test_q11_a_stopped_trial_of_two_workers_is_validated_and_scored(project: Path) -> None:
+    driver = start(project, "sweep", "run", "spec.yaml")
+    [header] = until(lambda: list((project / ".tuneyard/sweeps").glob("*/sweep.json")))
+    folder = SweepFolder(header.parent)
+    until(lambda: len(steps(folder)) >= 2)
+    asked = start(project, "sweep", "stop", folder.sweep_id)
+    asked.communicate()
+    said, _ = driver.communicate()
+    assert (asked.returncode, driver.returncode) == (0, 0), said
+    trial = folder.state().trials["t001"]
+    assert (trial.outcome, trial.score is not None) == ("cancelled", True)
+    assert folder.state().scored is not None
+    until(lambda: not marked(project))
