@@ -110,13 +110,13 @@ def _why(leg: Leg, resources: Resources, mode: Mode, failed: Exception) -> LegRe
     own = [path for path in in_time if results[path].outcome not in {*_WELL, LEFT}]
     if own:
         return results[own[0]]
-    told = {path.name for path in results}
+    told, began = {path.name for path in results}, any(leg.attempt_folder.glob("stack*.txt"))
     gone = [str(rank) for rank in range(workers) if f"result.rank{rank}.json" not in told]
     explained = explain_death(leg, mode, f"worker {', '.join(gone)} of {workers} (ranks from 0)")
     if explained.outcome != "error":  # a watchdog spoke
         return explained
     last_line = str(failed).strip().splitlines()[-1]
-    if len(gone) == workers:
+    if len(gone) == workers and not began:
         patience = f"resources.stall_timeout ({resources.stall_timeout})"
         why = f"the group of {workers} workers did not begin, within {patience} or for another reason: {last_line}"
         return LegResult("error", why)

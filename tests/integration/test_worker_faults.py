@@ -169,3 +169,11 @@ def test_what_lies_between_workers_is_told_as_that(tmp_path: Path) -> None:
         os.utime(path, (2 - rank, 2 - rank))
     result = worker_group._why(leg, resources, "min", RuntimeError("x"))
     assert (result.outcome, result.message) == ("error", "the 2 workers lost each other: NCCL error: duplicate GPU")
+
+
+def test_workers_that_all_die_at_once_had_begun(tmp_path: Path) -> None:
+    leg, resources = a_leg(tmp_path)
+    for name in ("stack.txt", "stack.rank1.txt"):  # as watchdogs leave them whose processes are killed
+        (leg.attempt_folder / name).touch()
+    result = worker_group._why(leg, resources, "min", RuntimeError("x"))
+    assert (result.outcome, "worker 0, 1 of 2 (ranks from 0) is gone" in result.message) == ("error", True)
