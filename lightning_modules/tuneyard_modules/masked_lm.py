@@ -23,8 +23,8 @@ _SHOWN_AS_MASK, _SHOWN_AS_ANOTHER = 0.8, 0.1  # of what is masked; the rest is s
 class MaskedBatch(NamedTuple):
     """Windows of a text with masks in it, padded at the right.
 
-    `target_BT` (int64) holds the tokens behind the masks, `pad_id` elsewhere. `tokens` counts the unpadded tokens;
-    `share` is the used share of the training budget before this batch.
+    `target_BT` (int64) holds the tokens behind the masks, `pad_id` elsewhere. `tokens` counts the unpadded tokens,
+    those of the other workers' parts with them; `share` is the used share of the training budget before this batch.
     """
 
     shown_BT: Tensor

@@ -39,7 +39,7 @@ def any_of(flag: bool) -> bool:
 
 
 def told(value: Told) -> list[Told]:
-    """What each worker says, by rank; plain types."""
+    """What each worker says, by rank: anything that can be pickled."""
     if not _together():
         return [value]
     values: list[Told | None] = [None] * dist.get_world_size()

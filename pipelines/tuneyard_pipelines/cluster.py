@@ -1,4 +1,4 @@
-"""The Ray cluster of a driver: the one there is or one of its own, quiet, and with room for a trial."""
+"""The Ray cluster of a driver: the one there is or one of its own, quiet, and with room for every kind of trial."""
 
 from __future__ import annotations
 

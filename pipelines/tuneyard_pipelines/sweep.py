@@ -263,7 +263,8 @@ def _train(journal: Journal, header: Header, callbacks: MakeCallbacks | None, si
 
 def _tune(journal: Journal, header: Header, callbacks: MakeCallbacks | None, searcher: LegSearcher) -> None:
     spec = header.spec
-    slots = max(fit(shape, nodes()) for shape in spec.shapes)
+    there = nodes()
+    slots = max(fit(shape, there) for shape in spec.shapes)
 
     def reserve(config: dict[str, Any]) -> tune.PlacementGroupFactory:
         return tune.PlacementGroupFactory([reserved(resources_of(Leg(**config["leg"])))])
@@ -272,15 +273,16 @@ def _tune(journal: Journal, header: Header, callbacks: MakeCallbacks | None, sea
         return spec.variant(order.variant).at(order.point).resources
 
     def leg(config: dict[str, Any]) -> None:
-        from tuneyard_pipelines import worker_group
-        from tuneyard_pipelines.trial import run_leg
-
         quiet()
         order = Leg(**config["leg"])
         resources = resources_of(order)
         if resources.workers > 1:
+            from tuneyard_pipelines import worker_group
+
             result = worker_group.train(order, resources, spec.mode, storage, callbacks)
         else:
+            from tuneyard_pipelines.trial import run_leg
+
             only_own_gpus(resources)
             result = run_leg(order, callbacks(order) if callbacks else ())
         tune.report({"leg": json.dumps(result.to_dict())})  # Tune would flatten a mapping
@@ -361,6 +363,7 @@ def _score(journal: Journal, header: Header, best: TrialState) -> WinnerScored:
         from tuneyard_pipelines.trial import score_and_pack
 
         quiet()
+        only_own_gpus(resources)
         found, model = score_and_pack(folder, trial)
         return WinnerScored(trial, found.metrics, found.digest, model, now_ms(), best.score)
 

@@ -164,12 +164,14 @@ def _notes(folder: Path) -> Iterator[None]:
     handler = logging.FileHandler(folder / (f"rank{rank}.log" if (rank := workers.rank()) else "trial.log"))
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger("tuneyard_pipelines")
+    level = root.level
     root.setLevel(logging.INFO)
     root.addHandler(handler)
     try:
         yield
     finally:
         root.removeHandler(handler)
+        root.setLevel(level)
         handler.close()
 
 

@@ -20,10 +20,13 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 from tuneyard_pipelines.catalog import Mode
 from tuneyard_pipelines.cluster import only_own_gpus, quiet, request
-from tuneyard_pipelines.journal import EARLY, write_atomic
-from tuneyard_pipelines.leg import LEFT, Leg, LegResult, explain_death
+from tuneyard_pipelines.control import Finish, finishing
+from tuneyard_pipelines.journal import EARLY, SweepFolder, write_atomic
+from tuneyard_pipelines.leg import LEFT, Leg, LegResult, explain_death, stands
 from tuneyard_pipelines.spec import Resources
+from tuneyard_pipelines.watchdog import last_words
 
+LOOK_S = 1.0
 LATER_S = 30  # the watchdog of a worker that waits speaks before the process group gives up
 _WELL = frozenset({None, "interrupted", *EARLY})
 
@@ -40,10 +43,11 @@ def train(
     import ray.train
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    for path in (*_results(leg), *leg.attempt_folder.glob("stack*.txt")):
-        if path.name.startswith("result") or not path.stat().st_size:  # the empty one of a worker that was killed
-            path.unlink()
-    _wait_for_room(resources)
+    last_words(leg.attempt_folder)  # of an earlier group, which another failure explained
+    for path in (*_results(leg), *_watched(leg)):
+        path.unlink()
+    if (told := _wait_for_room(leg, resources)) is not None:
+        return stands(leg.trial_folder, mode, told.outcome, told.reason)
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(resources.stall_timeout_s)
 
     def work() -> None:
@@ -77,11 +81,18 @@ def train(
     return _told(_results(leg)[0])
 
 
-def _wait_for_room(resources: Resources) -> None:
-    """By a reservation like that of the group, which is given back at once."""
+def _wait_for_room(leg: Leg, resources: Resources) -> Finish | None:
+    """By a reservation like that of the group, which is given back at once; why the leg must not begin any more, if so.
+
+    It waits as long as there is none: a node that was lost may come back.
+    """
     room = placement_group([request(resources)] * resources.workers)
     try:
-        ray.get(room.ready())
+        ready = room.ready()
+        while not ray.wait([ready], timeout=LOOK_S)[0]:
+            if (told := finishing(SweepFolder(Path(leg.folder)), leg.attempt)) is not None:
+                return told
+        return None
     finally:
         remove_placement_group(room)
 
@@ -110,7 +121,7 @@ def _why(leg: Leg, resources: Resources, mode: Mode, failed: Exception) -> LegRe
     own = [path for path in in_time if results[path].outcome not in {*_WELL, LEFT}]
     if own:
         return results[own[0]]
-    told, began = {path.name for path in results}, any(leg.attempt_folder.glob("stack*.txt"))
+    told, began = {path.name for path in results}, bool(_watched(leg))
     gone = [str(rank) for rank in range(workers) if f"result.rank{rank}.json" not in told]
     explained = explain_death(leg, mode, f"worker {', '.join(gone)} of {workers} (ranks from 0)")
     if explained.outcome != "error":  # a watchdog spoke
@@ -121,12 +132,20 @@ def _why(leg: Leg, resources: Resources, mode: Mode, failed: Exception) -> LegRe
         why = f"the group of {workers} workers did not begin, within {patience} or for another reason: {last_line}"
         return LegResult("error", why)
     if not gone:
-        return LegResult("error", f"the {workers} workers lost each other: {results[in_time[0]].message}")
+        left = [path for path in in_time if results[path].outcome == LEFT]
+        if not left:  # all is well, but for how Ray Train ended them
+            return _told(_results(leg)[0])
+        return LegResult("error", f"the {workers} workers lost each other: {results[left[0]].message}")
     return explained
 
 
 def _results(leg: Leg) -> list[Path]:
     return sorted(leg.attempt_folder.glob("result.rank*.json"))
+
+
+def _watched(leg: Leg) -> list[Path]:
+    """What the watchdog of a worker that runs, or was killed as it did, has open."""
+    return list(leg.attempt_folder.glob("stack.*"))
 
 
 def _told(path: Path) -> LegResult:

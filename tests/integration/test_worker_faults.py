@@ -17,7 +17,8 @@ import ray
 from mlflow.entities import Run
 from tiny_sweep import runs_of, tiny
 
-from tuneyard_pipelines import worker_group
+from tuneyard_pipelines import control, worker_group
+from tuneyard_pipelines.control import Finish
 from tuneyard_pipelines.journal import SweepFolder, SweepState, TrialState
 from tuneyard_pipelines.leg import LEFT, Leg, LegResult
 from tuneyard_pipelines.spec import Resources
@@ -136,7 +137,7 @@ def a_leg(home: Path) -> tuple[Leg, Resources]:
 def test_a_group_that_is_not_complete_in_time_is_given_up(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_group, "_wait_for_room", lambda resources: None)
+    monkeypatch.setattr(worker_group, "_wait_for_room", lambda leg, resources: None)
     leg, resources = a_leg(tmp_path)
     holds = Holds.remote()
     assert ray.get(holds.there.remote())
@@ -149,11 +150,20 @@ def test_a_group_that_is_not_complete_in_time_is_given_up(
 
 
 def test_a_group_waits_for_room_as_long_as_it_takes(cluster: None, tmp_path: Path) -> None:
-    _, resources = a_leg(tmp_path)
+    leg, resources = a_leg(tmp_path)
     holds = Holds.remote()
     assert ray.get(holds.there.remote())
     began = threading.Event()
-    waiting = threading.Thread(target=lambda: (worker_group._wait_for_room(resources), began.set()))
+    waiting = threading.Thread(target=lambda: (worker_group._wait_for_room(leg, resources), began.set()))
+    waiting.start()
+    assert not began.wait(2.0)
+    control.finish(SweepFolder(tmp_path), leg.attempt, Finish("cancelled", "stopped by its user", 1))
+    waiting.join()
+    told = worker_group.train(leg, resources, "min", str(tmp_path / "train"), None)
+    assert (told.outcome, told.message) == ("cancelled", "stopped by its user"), "it does not begin any more"
+    (tmp_path / "finish.a1").unlink()
+    began.clear()
+    waiting = threading.Thread(target=lambda: (worker_group._wait_for_room(leg, resources), began.set()))
     waiting.start()
     assert not began.wait(2.0)
     ray.kill(holds)
@@ -163,17 +173,29 @@ def test_a_group_waits_for_room_as_long_as_it_takes(cluster: None, tmp_path: Pat
 
 def test_what_lies_between_workers_is_told_as_that(tmp_path: Path) -> None:
     leg, resources = a_leg(tmp_path)
-    for rank, said in ((0, "later"), (1, "NCCL error: duplicate GPU")):
+
+    def tell(rank: int, outcome: str | None, said: str) -> None:
         path = leg.attempt_folder / f"result.rank{rank}.json"
-        path.write_text(json.dumps(LegResult(LEFT, said).to_dict()))
+        path.write_text(json.dumps(LegResult(outcome, said, score=1.0).to_dict()))
         os.utime(path, (2 - rank, 2 - rank))
+
+    tell(0, LEFT, "later")
+    tell(1, LEFT, "NCCL error: duplicate GPU")
     result = worker_group._why(leg, resources, "min", RuntimeError("x"))
     assert (result.outcome, result.message) == ("error", "the 2 workers lost each other: NCCL error: duplicate GPU")
+    tell(0, None, "")
+    tell(1, None, "")
+    well = worker_group._why(leg, resources, "min", RuntimeError("x"))
+    assert (well.outcome, well.score) == (None, 1.0), "what they did is done, however they were ended"
 
 
 def test_workers_that_all_die_at_once_had_begun(tmp_path: Path) -> None:
     leg, resources = a_leg(tmp_path)
     for name in ("stack.txt", "stack.rank1.txt"):  # as watchdogs leave them whose processes are killed
         (leg.attempt_folder / name).touch()
+    (leg.attempt_folder / "stack-7.rank1.txt").write_text("of an earlier stall")
     result = worker_group._why(leg, resources, "min", RuntimeError("x"))
     assert (result.outcome, "worker 0, 1 of 2 (ranks from 0) is gone" in result.message) == ("error", True)
+    for name in ("stack.txt", "stack.rank1.txt"):
+        (leg.attempt_folder / name).unlink()
+    assert "did not begin" in worker_group._why(leg, resources, "min", RuntimeError("x")).message
