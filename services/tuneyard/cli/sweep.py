@@ -7,9 +7,10 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -68,7 +69,7 @@ def run(
         accepted.append(folder)
         show_progress(folder)
 
-    with _interruptible(accepted):
+    with _interruptible(accepted) as unless_interrupted:
         # What is wrong with the file is said before the seconds that the imports below take.
         loaded = load(spec, overrides)
         planned = runnable(loaded, file=str(spec))
@@ -81,7 +82,12 @@ def run(
         with watching(doing) as show_progress, contextlib.ExitStack() as bar:
             from tuneyard.local import train
 
-            preparing = bar.enter_context(reporting())
+            report = bar.enter_context(reporting())
+
+            def preparing(doing: str, share: float) -> None:
+                unless_interrupted()
+                report(doing, share)
+
             folder = train(loaded, mlflow=mlflow, calibrate=calibrate, announce=announce, preparing=preparing)
     _finish(folder)
 
@@ -331,14 +337,26 @@ def trials(sweep_id: Id, as_json: Json = False) -> None:
 
 
 @contextlib.contextmanager
-def _interruptible(accepted: Sequence[SweepFolder]) -> Iterator[None]:
+def _interruptible(accepted: Sequence[SweepFolder]) -> Iterator[Callable[[], None]]:
     """Says at Ctrl-C, at SIGTERM and after an error what is left.
 
-    While trials train, the driver hears the signals and ends those in order.
+    While trials train, the driver hears the signals and ends those in order. What it gives raises KeyboardInterrupt
+    again after a signal: among all that is imported before, something may catch the first one and go on.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    heard: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        raise KeyboardInterrupt
+
+    def unless_interrupted() -> None:
+        if heard:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     try:
-        yield
+        yield unless_interrupted
     except KeyboardInterrupt:
         print(f"interrupted; {_what_is_left(accepted) or 'nothing was made'}", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -350,6 +368,8 @@ def _interruptible(accepted: Sequence[SweepFolder]) -> Iterator[None]:
         if not accepted or accepted[0].sweep_id in str(error):
             raise
         raise type(error)(f"{error}; {_what_is_left(accepted)}") from error
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _what_is_left(accepted: Sequence[SweepFolder]) -> str:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import shlex
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from driven_sweep import SPEC, DrivenSweep
 
 from tuneyard import local, settings, sweeps
+from tuneyard.cli.sweep import _interruptible
 from tuneyard_pipelines import spec, sweep
 from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.journal import SweepFolder, WinnerRegistered
@@ -349,3 +353,19 @@ def test_a_wrong_option_is_the_users_input(cli: Cli) -> None:
     done = cli("sweep", "show")
     assert done.code == 2
     assert "Missing argument 'ID'" in done.err
+
+
+def test_r11_ctrl_c_that_an_import_has_swallowed_ends_the_sweep_before_it_is_made(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run() -> None:
+        with _interruptible([]) as unless_interrupted:
+            unless_interrupted()
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            unless_interrupted()
+
+    with pytest.raises(typer.Exit) as ended:
+        run()
+    assert ended.value.exit_code == 130
+    assert capsys.readouterr().err == "interrupted; nothing was made\n"
