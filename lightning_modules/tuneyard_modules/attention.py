@@ -54,9 +54,9 @@ def attention(
     """softmax(q k^T / sqrt(K)) v, equation 1 of Vaswani et al. 2017; without the root where not `scaled`.
 
     Where there are fewer heads of keys and values, each serves equally many query heads in a row (grouped-query
-    attention, Ainslie et al. 2023). `mask` is CAUSAL, or boolean and broadcasts to BHTS; every query must be allowed at
-    least one key. The kernel of FlashAttention (Dao et al. 2022) takes no tensor for it. Returns the context (BHTK)
-    and, only when `need_weights`, the weights (BHTS), which rules out torch's fused kernels.
+    attention, Ainslie et al. 2023). `mask` is CAUSAL, of as many queries as keys, or boolean and broadcasts to BHTS;
+    every query must be allowed at least one key. The kernel of FlashAttention (Dao et al. 2022) takes no tensor for it.
+    Returns the context (BHTK) and, only when `need_weights`, the weights (BHTS), which rules out torch's fused kernels.
     """
     shared = query_BHTK.shape[1] // key_BHSK.shape[1]
     if not need_weights:

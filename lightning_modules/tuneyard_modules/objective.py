@@ -52,10 +52,10 @@ class TrainingBatch(Protocol):
 class Optimization:
     """How the weights are moved: AdamW (Loshchilov and Hutter 2019), its schedule and the gradient's largest norm.
 
-    `warmup` and `decay` are shares of the budget, `min_learning_rate_share` a share of the peak `learning_rate`; see
-    `schedules.factor`. A step is over `accumulate` batches, each of which comes in `split` parts, one after the other:
-    less memory, and the same step. `average` says which weights are validated and kept: those
-    that were moved, or an average of them (`averaging`).
+    `warmup` and `decay` are shares of the budget, `min_learning_rate_share` a share of the peak `learning_rate`;
+    see `schedules.factor`. A step is over `accumulate` batches, each of which comes in `split` parts, one after the
+    other: less memory, and the same step. `average` says which weights are validated and kept: those that were
+    moved, or an average of them (`averaging`).
     """
 
     learning_rate: float
@@ -117,16 +117,12 @@ class SequenceModule(pl.LightningModule):
 
     @property
     def batches_trained(self) -> int:
+        """Whole ones, over all legs."""
         return self._parts_trained // self.optimization.split
 
     @abstractmethod
     def summed_loss(self, batch: Any) -> tuple[Tensor, Tensor]:
         """The loss to minimise, summed over the batch's target tokens, and their number; scalars."""
-
-    def loss(self, batch: Any) -> Tensor:
-        """The mean loss of a batch over its target tokens; 0 where it has none."""
-        summed, tokens = self.summed_loss(batch)
-        return summed / tokens.clamp(min=1)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss, whose value is looked at together with its gradient's.

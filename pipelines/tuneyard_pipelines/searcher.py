@@ -167,7 +167,7 @@ class LegSearcher(Searcher):
         return not running or self._fits(running, self._shape(trial.variant, trial.point))
 
     def _shape(self, variant: str, point: Point) -> Shape:
-        return Shape.of(self._variants[variant].spec.at(point).resources)
+        return Shape.of(self._variants[variant].spec.resources_at(point))
 
     def _next(self) -> Go | Else:
         """The next leg of a trial that still has its place."""
@@ -232,7 +232,7 @@ class LegSearcher(Searcher):
         outcome, message = result.outcome or "error", result.message
         before = self._journal.state.trials[leg.trial]
         again = outcome in RETRIED and _failures(before, RETRIED) < self._spec.search.retries
-        if outcome == OUT_OF_MEMORY and self._halves and self._halvings(before) < MOST_HALVINGS:
+        if outcome == OUT_OF_MEMORY and self._halves(before) and self._halvings(before) < MOST_HALVINGS:
             again, message = True, f"{message}; it goes on with every batch in {2 * leg.split} parts"
         log.warning("trial %s: %s: %s", leg.trial, outcome, message)
         idle_ms = idle_gpu_ms(leg.attempt_folder)
@@ -248,13 +248,13 @@ class LegSearcher(Searcher):
         said = "; ".join(text for text in (message, idle) if text)
         self._journal.append(TrialEnded(leg.trial, outcome, said, self._now_ms(), idle_gpu_ms=idle_ms))
 
-    @property
-    def _halves(self) -> bool:
-        return self._spec.resources.on_out_of_memory == "halve_batch"  # type: ignore[attr-defined, no-any-return]
+    def _halves(self, trial: TrialState) -> bool:
+        resources = self._variants[trial.variant].spec.resources_at(trial.point)
+        return resources.on_out_of_memory == "halve_batch"
 
     def _halvings(self, trial: TrialState) -> int:
         """How often its batches were cut into halves: each time that it ran out of memory."""
-        return min(MOST_HALVINGS, _failures(trial, {OUT_OF_MEMORY})) if self._halves else 0
+        return min(MOST_HALVINGS, _failures(trial, {OUT_OF_MEMORY})) if self._halves(trial) else 0
 
 
 def _failures(trial: TrialState, outcomes: Collection[str]) -> int:

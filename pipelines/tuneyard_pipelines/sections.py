@@ -62,10 +62,10 @@ def refusal(reason: str) -> PydanticCustomError:
 
 
 class Ranged:
-    """Marks a section in which every key but those of `fixed` may be a range; `base` is what it shares with `plain`."""
+    """Marks a section in which every key but those of `fixed` may be a range."""
 
-    def __init__(self, plain: type[Part], fixed: tuple[str, ...] = (), base: type[Part] = Part) -> None:
-        self.plain, self.fixed, self._base = plain, fixed, base
+    def __init__(self, plain: type[Part], fixed: tuple[str, ...] = ()) -> None:
+        self.plain, self.fixed = plain, fixed
 
     @cached_property
     def variant(self) -> type[Part]:
@@ -76,7 +76,7 @@ class Ranged:
         }
         return create_model(
             f"{self.plain.__name__}Ranges",
-            __base__=self._base,
+            __base__=Part,
             __module__=self.plain.__module__,
             __doc__=self.plain.__doc__,
             **fields,

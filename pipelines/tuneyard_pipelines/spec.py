@@ -330,6 +330,11 @@ class SweepSpec(Part):
         fixed = {key: getattr(self.resources, key) for key in RESOURCES.fixed}
         return Resources.model_validate({**fixed, **chosen})
 
+    def resources_at(self, point: Point) -> Resources:
+        """What the trial that `point` means takes: of `at` the one part, at a small part of its cost."""
+        held = {key: value for key, value in self.values.items() if key.startswith("resources.")}
+        return self._resources({key.rpartition(".")[2]: point.get(key, value) for key, value in held.items()})
+
     def _with(self, name: str, variant: Variant) -> SweepSpec:
         tokenizer = _overlaid(self.data.tokenizer, variant.data.tokenizer)
         share = None if self.search.trials is None else max(1, self.search.trials // len(self.variants))

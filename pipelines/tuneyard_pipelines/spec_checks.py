@@ -467,7 +467,7 @@ def _training(spec: SweepSpec) -> Iterator[Misfit]:
     """Schedules with what they need, and half precision without a GPU."""
 
     def ends(name: str) -> tuple[Any, ...]:
-        return _choices(spec.values[f"training.{name}"])
+        return _ends(spec.values[f"training.{name}"])
 
     def misfit(name: str, message: str, *reads: str) -> Misfit:
         return Misfit(("training", name), message, tuple(("training", read) for read in (name, *reads)))
@@ -483,7 +483,7 @@ def _training(spec: SweepSpec) -> Iterator[Misfit]:
     if "warmup_stable_decay" in schedules and most + max(ends("decay")) > 1:
         message = f"found {max(ends('decay')):g} beside a warmup of {most:g}: together they must not be above 1"
         yield misfit("decay", f"{message}; lower one of them", "schedule", "warmup")
-    if "16-mixed" in ends("precision") and 0 in _choices(spec.values["resources.gpus_per_worker"]):
+    if "16-mixed" in ends("precision") and 0 in _ends(spec.values["resources.gpus_per_worker"]):
         message = "found 16-mixed, which needs a GPU; set resources.gpus_per_worker, or use bf16-mixed"
         reads: tuple[Path, ...] = (("training", "precision"), ("resources", "gpus_per_worker"))
         yield Misfit(("training", "precision"), message, reads)
@@ -492,21 +492,21 @@ def _training(spec: SweepSpec) -> Iterator[Misfit]:
 def _workers(spec: SweepSpec) -> Iterator[Misfit]:
     """Several of them need something to share: gradients, and a token of each batch for each."""
     here, batch = ("resources", "workers"), ("training", "batch_tokens")
-    most = max(_choices(spec.values["resources.workers"]))
+    most = max(_ends(spec.values["resources.workers"]))
     if most > 1 and architectures.find(spec.architecture).counts:
         message = f"found {most}; {spec.architecture} counts and has no gradients to share: it takes 1"
         yield Misfit(here, message, (here, ("model", "architecture")))
     else:
         # Of pairs at least a token each; documents are shared by windows.
-        window = 1 if spec.task == "translation" else max(_choices(spec.values["model.sequence_length"]) or (1,))
-        least = min(_choices(spec.values[dotted(batch)]) or (most * window,))
+        window = 1 if spec.task == "translation" else max(_ends(spec.values["model.sequence_length"]) or (1,))
+        least = min(_ends(spec.values[dotted(batch)]) or (most * window,))
         if most > 1 and least < most * window:
             each = "a token" if window == 1 else f"a window of {window} tokens"
             message = (
                 f"found {least}, the tokens of all {most} workers together; with {each} for each it is {most * window}"
             )
             yield Misfit(batch, f"{message} at least: raise it, or lower workers", (batch, here))
-    shares = [gpus for gpus in _choices(spec.values["resources.gpus_per_worker"]) if 0 < gpus < 1]
+    shares = [gpus for gpus in _ends(spec.values["resources.gpus_per_worker"]) if 0 < gpus < 1]
     if most > 1 and shares:
         message = (
             f"found {shares[0]:g} beside {most} workers, which need a GPU each to train together (NCCL takes no two of "
@@ -517,12 +517,12 @@ def _workers(spec: SweepSpec) -> Iterator[Misfit]:
 
 def _accelerator(spec: SweepSpec) -> Iterator[Misfit]:
     here, gpus = ("resources", "accelerator_type"), ("resources", "gpus_per_worker")
-    if spec.values[dotted(here)] is not None and 0 in _choices(spec.values[dotted(gpus)]):
+    if spec.values[dotted(here)] is not None and 0 in _ends(spec.values[dotted(gpus)]):
         message = "goes with a GPU only; take it out, or set gpus_per_worker above 0"
         yield Misfit(here, message, (here, gpus))
 
 
-def _choices(held: Any) -> tuple[Any, ...]:
+def _ends(held: Any) -> tuple[Any, ...]:
     """The values of a list, the two ends of another range, a value alone; none where there is none."""
     if isinstance(held, ranges.Choice):
         return held.values

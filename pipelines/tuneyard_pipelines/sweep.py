@@ -270,7 +270,7 @@ def _tune(journal: Journal, header: Header, callbacks: MakeCallbacks | None, sea
         return tune.PlacementGroupFactory([reserved(resources_of(Leg(**config["leg"])))])
 
     def resources_of(order: Leg) -> Resources:
-        return spec.variant(order.variant).at(order.point).resources
+        return spec.variant(order.variant).resources_at(order.point)
 
     def leg(config: dict[str, Any]) -> None:
         quiet()
@@ -367,7 +367,7 @@ def _score(journal: Journal, header: Header, best: TrialState) -> WinnerScored:
         found, model = score_and_pack(folder, trial)
         return WinnerScored(trial, found.metrics, found.digest, model, now_ms(), best.score)
 
-    resources = header.spec.variant(best.variant).at(best.point).resources
+    resources = header.spec.variant(best.variant).resources_at(best.point)
     task = ray.remote(score).options(
         num_cpus=resources.cpus_per_worker,
         num_gpus=resources.gpus_per_worker,

@@ -75,7 +75,7 @@ def run_leg(leg: Leg, callbacks: Sequence[pl.Callback] = (), group: Mapping[str,
     """
     try:
         header = SweepFolder(Path(leg.folder)).header()
-        resources = header.spec.variant(leg.variant).at(leg.point).resources
+        resources = header.spec.variant(leg.variant).resources_at(leg.point)
         overdue = _overdue(SweepFolder(Path(leg.folder)), leg.attempt)
         gpu = _gpu_watch(leg.attempt_folder, resources)
         with (

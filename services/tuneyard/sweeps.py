@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuneyard.settings import is_default, without_passwords
-from tuneyard_pipelines import control, lease, report, spec_yaml, standing, tracking
+from tuneyard_pipelines import control, lease, reach, report, spec_yaml, standing, tracking
 from tuneyard_pipelines.catalog import METRICS, TASKS, Mode
 from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.journal import FAILURES, Header, SweepFolder, SweepState, TrialState
+from tuneyard_pipelines.metrics import MetricReader
 from tuneyard_pipelines.plan import plan
 from tuneyard_pipelines.spec import Scalar, short_name
 
@@ -160,6 +161,14 @@ class View:
             ]
             for row in self.leaderboard
         ]
+
+
+def utilisation(folder: SweepFolder, trials: Sequence[str]) -> str:
+    """The model FLOPs utilisation of these trials at their last logged step, in words; empty where none is known."""
+    state = folder.state()
+    newest = {trial: {one.key: one.value for one in MetricReader(folder, trial).new(state)} for trial in trials}
+    known = [f"{trial} {values[reach.MFU]:.1%}" for trial, values in newest.items() if reach.MFU in values]
+    return f"{', '.join(known)} of what their devices could compute at most" if known else ""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from mean_loss import mean_loss
 from torch import Tensor, nn
 
 from tuneyard_modules.language_modeling import LanguageBatch, LanguageModelingModule, LanguageSettings
@@ -116,7 +117,7 @@ def losses(trained: SequenceModule, batches: Iterable[Any]) -> list[float]:
     trained.train()
     found = []
     for given in batches:
-        loss = trained.loss(given)
+        loss = mean_loss(trained, given)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(trained.parameters(), 1.0)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tuneyard_pipelines.data.tokens import EncodedSplit, Ints, TokenLists
 
-__all__ = ["BatchStream", "Budget", "Cursor", "Sharing", "eval_batches"]
+__all__ = ["BatchStream", "Budget", "Cursor", "eval_batches"]
 
 
 class BatchStream(Stream[TranslationBatch]):

@@ -36,19 +36,7 @@ def _gpus(value: float) -> float:
     return value
 
 
-class _Amounts(Part):
-    """What its texts mean, where they are no ranges."""
-
-    @property
-    def memory_per_worker_bytes(self) -> int:
-        return units.size_bytes(getattr(self, "memory_per_worker"))  # noqa: B009
-
-    @property
-    def stall_timeout_s(self) -> int:
-        return units.duration_s(getattr(self, "stall_timeout"))  # noqa: B009
-
-
-class Resources(_Amounts):
+class Resources(Part):
     """What one trial takes of the cluster: so many workers, each with all of its own on one node."""
 
     workers: Whole = key(
@@ -93,6 +81,14 @@ class Resources(_Amounts):
         "What follows when a GPU computes less than 10 % of the time for 30 minutes: the trial is flagged, or stopped.",
     )
 
+    @property
+    def memory_per_worker_bytes(self) -> int:
+        return units.size_bytes(self.memory_per_worker)
 
-RESOURCES = Ranged(Resources, fixed=("stall_timeout", "on_out_of_memory", "on_idle_gpu"), base=_Amounts)
+    @property
+    def stall_timeout_s(self) -> int:
+        return units.duration_s(self.stall_timeout)
+
+
+RESOURCES = Ranged(Resources, fixed=("stall_timeout", "on_out_of_memory", "on_idle_gpu"))
 ResourcesRanges = RESOURCES.variant  # under its own name, so that a spec can be pickled

@@ -470,7 +470,8 @@ def _finish(folder: SweepFolder) -> None:
         print()
         table(*view.leaderboard_table())
     print()
-    table(None, view.facts())
+    utilisation = sweeps.utilisation(folder, [row.trial for row in view.leaderboard[:10]])
+    table(None, [*view.facts(), *([("MFU", utilisation)] if utilisation else [])])
     if view.state == "interrupted":
         sys.exit(130)
     if view.state != "finished":

@@ -40,7 +40,8 @@ def test_defaults_of_the_smallest_spec():
     assert (config.model.d_model, config.model.d_ff, config.training.batch_tokens) == (128, 512, 4096)
     assert (read.metric, read.mode, read.rungs()) == ("val/exact_match", "max", (1.0,))
     assert config.training.budget == ("tokens", 3_000_000, 1)
-    assert (read.resources.memory_per_worker_bytes, read.resources.stall_timeout_s) == (4 << 30, 600)
+    resources = read.resources_at({})
+    assert (resources.memory_per_worker_bytes, resources.stall_timeout_s) == (4 << 30, 600)
 
 
 @pytest.mark.parametrize(

@@ -5,25 +5,15 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from small_spec import accepted, refused
 
 from tuneyard_pipelines import spec
 from tuneyard_pipelines.capacity import Shape
 from tuneyard_pipelines.ranges import Choice, Integers
 from tuneyard_pipelines.space import Space
-from tuneyard_pipelines.spec import SpecError, SweepSpec, TrialConfig, display_name
+from tuneyard_pipelines.spec import TrialConfig, display_name
 
-SMALLEST = "{version: 1, name: dates, task: translation, data: {source: builtin/dates}, training: {max_steps: 100}}"
 GIB = 1 << 30
-
-
-def accepted(*overrides: str) -> SweepSpec:
-    return spec.parse(SMALLEST, file="dates.yaml", overrides=overrides)
-
-
-def refused(*overrides: str) -> str:
-    with pytest.raises(SpecError) as caught:
-        accepted(*overrides)
-    return str(caught.value)
 
 
 def test_left_out_a_trial_is_one_process_without_a_gpu() -> None:

@@ -7,29 +7,18 @@ from dataclasses import asdict
 from typing import Any, get_args
 
 import pytest
+from small_spec import accepted, refused
 
 from tuneyard_modules.objective import Optimization
 from tuneyard_modules.schedules import SCHEDULES
-from tuneyard_pipelines import cost, spec
+from tuneyard_pipelines import cost
 from tuneyard_pipelines.formulas import VocabSizes
 from tuneyard_pipelines.objectives import optimization
 from tuneyard_pipelines.plan import plan
 from tuneyard_pipelines.ranges import Choice
 from tuneyard_pipelines.sections import words_of
-from tuneyard_pipelines.spec import SpecError, SweepSpec, Training
+from tuneyard_pipelines.spec import SweepSpec, Training
 from tuneyard_pipelines.trial import PRECISION
-
-SMALLEST = "{version: 1, name: dates, task: translation, data: {source: builtin/dates}, training: {max_steps: 100}}"
-
-
-def accepted(*overrides: str) -> SweepSpec:
-    return spec.parse(SMALLEST, file="dates.yaml", overrides=overrides)
-
-
-def refused(*overrides: str) -> str:
-    with pytest.raises(SpecError) as caught:
-        accepted(*overrides)
-    return str(caught.value)
 
 
 def test_every_scalar_may_be_a_range() -> None:
