@@ -19,7 +19,7 @@ from tuneyard_pipelines.control import Wishes
 from tuneyard_pipelines.errors import TuneyardError
 from tuneyard_pipelines.journal import AttemptStarted, Journal, SweepFolder, TrialState
 from tuneyard_pipelines.leg import NO_SPACE, LegResult
-from tuneyard_pipelines.searcher import LegSearcher, observed, rules
+from tuneyard_pipelines.searcher import MOST_HALVINGS, LegSearcher, observed, rules
 from tuneyard_pipelines.watchdog import ENDED, IDLE_GPU, MEMORY
 
 MakeFolder = Callable[..., SweepFolder]
@@ -171,6 +171,20 @@ def test_what_would_happen_again_is_not_tried_again(make_folder: MakeFolder, out
     name, _ = attempt.ask()
     attempt.answer(name, LegResult(outcome, "why"))
     assert (attempt.trial("t001").outcome, attempt.trial("t001").message) == (outcome, "why")
+
+
+def test_a_trial_that_runs_out_of_memory_has_its_batches_halved_where_that_is_asked_for(
+    make_folder: MakeFolder,
+) -> None:
+    attempt = Attempt(make_folder("search.retries=0", "resources.on_out_of_memory=halve_batch"))
+    for halvings in range(MOST_HALVINGS + 1):
+        name, suggested = attempt.ask()
+        assert (suggested["leg"]["trial"], suggested["leg"]["split"]) == ("t001", 2**halvings)
+        attempt.answer(name, LegResult("out_of_memory", "grew"))
+    assert attempt.trial("t001").failures[0].message == "grew; it goes on with every batch in 2 parts"
+    assert (attempt.trial("t001").outcome, attempt.trial("t001").message) == ("out_of_memory", "grew")
+    _, suggested = attempt.ask()
+    assert (suggested["leg"]["trial"], suggested["leg"]["split"]) == ("t002", 1), "no other trial is cut"
 
 
 def test_r4_a_third_of_all_trials_diverges_and_the_sweep_ends_with_a_winner(make_folder: MakeFolder) -> None:

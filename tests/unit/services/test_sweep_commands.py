@@ -19,7 +19,7 @@ from driven_sweep import SPEC, DrivenSweep
 
 from tuneyard import local, settings, sweeps
 from tuneyard.cli.sweep import _interruptible
-from tuneyard_pipelines import spec, sweep
+from tuneyard_pipelines import reach, spec, sweep
 from tuneyard_pipelines.errors import InputError, TuneyardError
 from tuneyard_pipelines.journal import SweepFolder, WinnerRegistered
 from tuneyard_pipelines.spec import SweepSpec
@@ -149,6 +149,19 @@ def test_a_sweep_in_a_home_that_cannot_be_written_is_shown_with_a_warning(cli: C
     assert "5eed0001 (dates), lost" in shown.out
     assert "warning" in shown.out
     assert "lease.lock" in shown.out
+
+
+def test_the_last_screen_tells_what_each_trial_made_of_its_devices(make_sweep: MakeSweep) -> None:
+    made = make_sweep()
+    made.begin()
+    trials = [made.create(number, heads=number) for number in (1, 2, 4)]
+    for trial, shares in zip(trials, ((0.2, 0.31), (0.05,), ()), strict=True):
+        made.start(trial)
+        for step, share in enumerate(shares, start=1):
+            made.measure(trial, step, {reach.MFU: share})
+    told = "t001 31.0%, t002 5.0% of what their devices could compute at most"
+    assert sweeps.utilisation(made.folder, trials) == told
+    assert sweeps.utilisation(made.folder, trials[2:]) == ""
 
 
 @pytest.mark.parametrize(
